@@ -17,8 +17,8 @@ use profiler_report::view::top::{Action, TopOptions, TopTable};
 /// Names and stacks that a live table may gather before it begins anew.
 const MAX_LIVE: usize = 2_000_000;
 
-/// How often the table is told of waits that go on; with a frame, if that is not much earlier.
-const TELL_WAITS: Duration = Duration::from_secs(1);
+/// A frame waits so long for what happened before it: in the kernel's buffers, or for unwind tables.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a live table is shown.
 #[derive(Clone, Copy, Debug)]
@@ -77,10 +77,16 @@ impl Consumer for Output {
         }
     }
 
-    fn wants_waits(&mut self) -> bool {
+    fn wants_waits(&mut self, at: Timestamp) -> bool {
         match self {
             Output::Capture(..) => false,
-            Output::Screen(screen) => screen.wants_waits(),
+            Output::Screen(screen) => screen.begin_frame(at),
+        }
+    }
+
+    fn has_all(&mut self, until: Timestamp) {
+        if let Output::Screen(screen) = self {
+            screen.has_all = until;
         }
     }
 }
@@ -145,11 +151,22 @@ pub(super) struct Screen {
     table: TopTable,
     tables: LiveTables,
     terminal: Option<RawMode>,
-    drawn: Instant,
-    /// When it asked for the waits that go on.
-    asked: Instant,
+    /// When a frame was begun; none: one is due.
+    begun: Option<Instant>,
+    frame: Option<Frame>,
+    /// All that happened until then is in the table.
+    has_all: Timestamp,
     frames: u64,
     trouble: Option<Failure>,
+}
+
+/// A frame that is being made, of what there was when it was begun.
+#[derive(Clone, Copy)]
+enum Frame {
+    /// It is to be looked which waits go on.
+    Begun,
+    /// What goes on was read before then: what had ended by that time is among the events before it.
+    Read(Timestamp),
 }
 
 impl Screen {
@@ -163,8 +180,9 @@ impl Screen {
             table: TopTable::new(options.table, now()),
             tables: LiveTables::default(),
             terminal,
-            drawn: Instant::now(),
-            asked: Instant::now(),
+            begun: Some(Instant::now()),
+            frame: None,
+            has_all: Timestamp(0),
             frames: 0,
             trouble: None,
         })
@@ -174,6 +192,7 @@ impl Screen {
         if self.tables.turn(batch.epoch, self.is_full()) {
             // Numbers begin anew as well: they are of the last seconds only.
             self.table = TopTable::new(self.options.table, now());
+            (self.begun, self.frame) = (None, None);
         }
         for definition in batch.definitions {
             // What is not defined is missing from the table, as are events that use it.
@@ -191,23 +210,39 @@ impl Screen {
         tables.stacks.len() + tables.frames.len() + tables.functions.len() > MAX_LIVE
     }
 
-    fn is_due(&self) -> bool {
-        self.drawn.elapsed() >= self.options.interval
+    /// Begins a frame of that time, if one is due; whether it is to be told of the waits that go on.
+    fn begin_frame(&mut self, at: Timestamp) -> bool {
+        let interval = self.options.interval;
+        let is_due = self.begun.is_none_or(|begun| begun.elapsed() >= interval);
+        if !is_due || self.frame.is_some() {
+            return false;
+        }
+        self.begun = Some(Instant::now());
+        self.frame = Some(Frame::Begun);
+        self.table.begin_frame(at);
+        self.table.shows_waits()
     }
 
-    fn wants_waits(&mut self) -> bool {
-        let since = self.asked.elapsed();
-        let is_time = since >= TELL_WAITS || (self.is_due() && 2 * since >= TELL_WAITS);
-        let wants = is_time && self.table.shows_waits();
-        if wants {
-            self.asked = Instant::now();
+    /// Whether a frame is complete now.
+    fn ends_frame(&mut self) -> bool {
+        let has_waited = self.begun.is_none_or(|begun| begun.elapsed() >= PATIENCE);
+        match self.frame {
+            None => false,
+            Some(Frame::Begun) => {
+                self.frame = Some(Frame::Read(now()));
+                false
+            }
+            Some(Frame::Read(at)) => self.has_all >= at || has_waited,
         }
-        wants
     }
 
     fn tick(&mut self) -> bool {
-        let at = now();
-        let mut due = self.is_due();
+        let is_new = self.ends_frame();
+        if is_new {
+            self.frame = None;
+            self.table.end_frame(&self.tables);
+        }
+        let mut due = is_new;
         while let Some(terminal) = &self.terminal {
             match terminal.key(Duration::ZERO) {
                 Ok(Some(key)) => match self.table.key(key) {
@@ -222,9 +257,8 @@ impl Screen {
         if !due {
             return false;
         }
-        self.drawn = Instant::now();
-        self.frames += 1;
-        if let Err(error) = self.draw(at) {
+        self.frames += u64::from(is_new);
+        if let Err(error) = self.draw() {
             let quiet = error.kind() == io::ErrorKind::BrokenPipe;
             self.trouble = (!quiet).then(|| Failure::because("failed to show the table", &error));
             return true;
@@ -232,16 +266,16 @@ impl Screen {
         self.options.frames.is_some_and(|most| self.frames >= most)
     }
 
-    fn draw(&mut self, at: Timestamp) -> io::Result<()> {
+    fn draw(&mut self) -> io::Result<()> {
         match &self.terminal {
             Some(terminal) => {
                 let (width, height) = terminal.size();
-                let frame = self.table.render(at, width, height, &self.tables);
+                let frame = self.table.draw(width, height, &self.tables);
                 terminal.draw(&frame)
             }
             None => {
                 let width = profiler_report::view::term::width(io::stdout()).unwrap_or(120);
-                let frame = self.table.render(at, width, 0, &self.tables);
+                let frame = self.table.draw(width, 0, &self.tables);
                 let mut output = io::stdout().lock();
                 writeln!(output, "{}\n", frame.trim_end())?;
                 output.flush()

@@ -26,6 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Interval;
 
 use crate::error::Failure;
+use profiler_model::order::SLACK_NS;
 use profiler_model::raw::RawEvent;
 use profiler_model::{Consumer, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, now};
@@ -197,7 +198,7 @@ impl Session {
         while let Some(spare) = consumer.spare() {
             self.walk.resolver_mut().reuse(spare);
         }
-        if let Some(at) = until.filter(|_| consumer.wants_waits()) {
+        if let Some(at) = until.filter(|&at| consumer.wants_waits(at)) {
             self.tell_waits(at);
         }
         let released = self.collector.release(until);
@@ -206,6 +207,9 @@ impl Session {
             self.walk.give_rest(patience);
         }
         self.hand_over(consumer);
+        if let Some(until) = until.filter(|_| !self.walk.is_behind()) {
+            consumer.has_all(Timestamp(until.0.saturating_sub(SLACK_NS)));
+        }
     }
 
     /// Takes in the waits that go on at that time.

@@ -416,6 +416,46 @@ fn a_live_table_shows_what_hangs() -> Outcome {
     Ok(())
 }
 
+/// Waits shorter than the time between two frames, which end and begin anew all the time: each frame has all of them.
+#[test]
+fn a_live_table_shows_waits_that_end() -> Outcome {
+    /// Those that sleep, and the one that waits for them.
+    const THREADS: f64 = 22.0;
+    let Some(setting) = Setting::new("off-cpu-top-ends")? else {
+        return Ok(());
+    };
+    let program = setting.workload("sleepers.c")?;
+    let program = program.to_string_lossy();
+    let arguments = [
+        "top", "--wall", "--window", "1", "-b", "-n", "5", "--", &program, "21", "15", "700",
+    ];
+    let ended = setting.run(&arguments)?.success()?;
+    let heads = ended
+        .stdout
+        .lines()
+        .filter(|line| line.contains(" off-CPU in "));
+    let heads: Vec<&str> = heads.collect();
+    // The first may be of a time before they began.
+    let mut all_wait = 0;
+    for head in heads.iter().skip(1) {
+        let words: Vec<&str> = head.split_whitespace().collect();
+        let pairs = words
+            .windows(2)
+            .filter(|pair| matches!(pair[1], "s" | "s,"));
+        let seconds: Vec<f64> = pairs.filter_map(|pair| pair[0].parse().ok()).collect();
+        let [waited, span] = seconds[..] else {
+            return Err(format!("the first line: {head}").into());
+        };
+        // What runs meanwhile does not wait.
+        let part = waited / (THREADS * span);
+        assert!((0.97..1.03).contains(&part), "{part}: {}", ended.stdout);
+        all_wait += usize::from(head.ends_with(", 22 threads wait now"));
+    }
+    // A frame may come just when they wake up.
+    assert!(heads.len() == 5 && all_wait >= 2, "{}", ended.stdout);
+    Ok(())
+}
+
 /// Nanoseconds that threads have waited: of the waits that were recorded, and as the kernel side has counted.
 #[derive(Default)]
 struct ByThread(HashMap<u32, (u64, u64)>);

@@ -2,6 +2,7 @@
 //!
 //! What does not belong here: what a replay feeds ([`super::Sink`]), who drives a session (`pipeline`).
 
+use super::Timestamp;
 use super::event::{Batch, Event};
 
 /// Takes the batches of a session that runs.
@@ -10,10 +11,15 @@ pub trait Consumer {
     fn wants_new_epoch(&self) -> bool;
     /// The list of a batch that is done with, to be used again.
     fn spare(&self) -> Option<Vec<Event>>;
-    /// Whether the waits that go on are to come with the next batches, as if they ended now. Whoever is told so tells
-    /// them, so it is true once.
-    fn wants_waits(&mut self) -> bool {
+    /// Whether the waits that go on are to come with the next batches, as if they ended at `at`, which is now or was a
+    /// moment ago. Whoever is told so tells them, so it is true once.
+    fn wants_waits(&mut self, at: Timestamp) -> bool {
+        let _ = at;
         false
+    }
+    /// All that happened until then has been sent.
+    fn has_all(&mut self, until: Timestamp) {
+        let _ = until;
     }
     /// Takes a batch; returns how many of its events were dropped.
     fn send(&mut self, batch: Batch) -> u64;

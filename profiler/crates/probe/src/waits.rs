@@ -313,7 +313,8 @@ impl Waits {
         self.each(ebpf, |thread| {
             let is_whole = thread.from_ns >= thread.told_ns;
             // Names of threads are read when they are met, not each time.
-            if let Some(record) = so_far(thread, now).filter(|_| is_whole) {
+            // All are told: none stands for others.
+            if let Some(record) = so_far(thread, now, 1).filter(|_| is_whole) {
                 let undecided = is_undecided(thread);
                 let wait = RawWait { record, undecided };
                 out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
@@ -413,7 +414,7 @@ fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
             *total += ns;
         }
     }
-    if let Some(mut record) = so_far(thread, now) {
+    if let Some(mut record) = so_far(thread, now, thread.share) {
         record.comm = comm_of(pid, tid);
         let wait = RawWait { record, undecided };
         out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
@@ -448,8 +449,9 @@ fn waits_since(thread: &ThreadWaits, now: Timestamp) -> Option<(u64, u64)> {
     Some((now.0 - thread.from_ns, woken_ns))
 }
 
-/// The wait of a thread so far, without its name, if it waits and that is to be recorded.
-fn so_far(thread: &ThreadWaits, now: Timestamp) -> Option<WaitRecord> {
+/// The wait of a thread so far, without its name, if it waits and that is to be recorded. If it is short, it stands for
+/// `share` of those that were as long.
+fn so_far(thread: &ThreadWaits, now: Timestamp, share: u32) -> Option<WaitRecord> {
     let (ns, woken_ns) = waits_since(thread, now)?;
     // A new thread waits for nothing.
     if thread.state as usize >= thread.totals.ns.len() {
@@ -457,7 +459,7 @@ fn so_far(thread: &ThreadWaits, now: Timestamp) -> Option<WaitRecord> {
     }
     let share = match ns {
         LONG_WAIT_NS.. => 1,
-        _ => thread.share,
+        _ => share,
     };
     let (pid, tid) = ids_of(thread);
     let is_woken = woken_ns != 0 && thread.state != STATE_PREEMPTED;
@@ -548,7 +550,7 @@ mod tests {
             waker: 3 << 32 | 4,
             ..sleeper(100, 1)
         };
-        let record = so_far(&woken, now).unwrap();
+        let record = so_far(&woken, now, 1).unwrap();
         assert_eq!((record.at_ns, record.from_ns), (500, 100));
         assert_eq!((record.woken_ns, record.waker_tid), (200, 4));
         // That was an earlier wait's.
@@ -556,7 +558,7 @@ mod tests {
             woken_ns: 50,
             ..woken
         };
-        let record = so_far(&woken, now).unwrap();
+        let record = so_far(&woken, now, 1).unwrap();
         assert_eq!((record.woken_ns, record.waker_tid), (0, 0));
         for none in [
             sleeper(0, 1),
@@ -566,7 +568,7 @@ mod tests {
                 ..sleeper(100, 1)
             },
         ] {
-            assert_eq!(so_far(&none, now), None);
+            assert_eq!(so_far(&none, now, 1), None);
         }
     }
 

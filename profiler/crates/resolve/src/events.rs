@@ -82,6 +82,11 @@ impl Resolver {
         self.naming.send();
     }
 
+    /// Whether events wait for unwind tables.
+    pub fn holds_events(&self) -> bool {
+        !self.mapped.unwinding.held.is_empty()
+    }
+
     /// Waits so long at the most, and no longer than an event may wait, for the tables that held events need, and
     /// resolves them all.
     pub fn await_tables(&mut self, patience: Duration, out: &mut Vec<Batch>) {

@@ -163,6 +163,11 @@ impl Walk {
         self.resolver.builds_tables()
     }
 
+    /// Whether events that were taken wait for something.
+    pub(super) fn is_behind(&self) -> bool {
+        self.resolver.holds_events()
+    }
+
     /// Takes what is told of containers.
     pub(super) fn answer(&mut self, probe: Option<&mut Probe>) {
         if let Some(containers) = &mut self.containers {

@@ -76,7 +76,7 @@ impl Table {
             .map(|(title, _)| Cell::styled(*title, Style::Dim))
             .collect();
         for row in std::iter::once(&header).chain(&self.rows) {
-            self.line(out, row, &widths, paint)?;
+            self.line(out, row, (&widths, width), paint)?;
         }
         Ok(())
     }
@@ -85,10 +85,11 @@ impl Table {
         &self,
         out: &mut dyn Write,
         row: &[Cell],
-        widths: &[usize],
+        (widths, limit): (&[usize], Option<usize>),
         paint: Paint,
     ) -> io::Result<()> {
         let mut gap = 0;
+        let mut left = limit.unwrap_or(usize::MAX);
         for ((cell, &width), (_, align)) in row.iter().zip(widths).zip(&self.columns) {
             let text = cut(&cell.text, width);
             let room = width - text.chars().count();
@@ -100,6 +101,12 @@ impl Table {
                 gap += width + GAP.len();
                 continue;
             }
+            left = left.saturating_sub(gap + before);
+            if left == 0 {
+                break;
+            }
+            let text = cut(&text, left);
+            left -= text.chars().count();
             // Blanks are written only before the next cell: no line ends with them.
             write!(out, "{:1$}", "", gap + before)?;
             paint.write(out, cell.style, &text)?;
@@ -193,6 +200,15 @@ mod tests {
         let narrow = text(Some(30), long);
         assert!(narrow.contains("a_function_with…  libc"), "{narrow}");
         assert!(narrow.lines().all(|line| line.chars().count() <= 30));
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked_for() {
+        for width in 1..30 {
+            let narrow = text(Some(width), "a_function_with_a_long_name");
+            let fits = |line: &str| line.chars().count() <= width && !line.ends_with(' ');
+            assert!(narrow.lines().all(fits), "{width}: {narrow}");
+        }
     }
 
     #[test]

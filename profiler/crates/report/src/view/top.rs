@@ -70,6 +70,8 @@ pub struct TopTable {
     names: FxHashMap<FunctionId, (String, String)>,
     /// What the last frame showed.
     shown: Rows,
+    /// The time of the frame that is being made.
+    frame: Option<u64>,
     paused: bool,
     any_calls: bool,
     /// As of the last frame.
@@ -112,20 +114,26 @@ impl TopTable {
             waiting: Waiting::default(),
             names: FxHashMap::default(),
             shown: Rows::default(),
+            frame: None,
             paused: false,
             any_calls: false,
             functions: Functions::default(),
         }
     }
 
-    /// Whether it shows who waits: then it is to be told now and then of the waits that go on, as if they ended.
+    /// Whether it shows who waits: then it is to be told of the waits that go on at the time of each frame, as if they
+    /// ended.
     pub fn shows_waits(&self) -> bool {
         !self.any_calls
     }
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event, tables: &Tables) {
-        self.advance(event.at().0);
+        let at = event.at().0;
+        if self.frame.is_some_and(|frame| frame < at) {
+            self.cut();
+        }
+        self.advance(at);
         match event {
             Event::Sample(sample) => match &sample.wait {
                 Some(wait) => self.wait(sample, wait, tables),
@@ -154,7 +162,7 @@ impl TopTable {
         let place = Place::of(frame.as_ref(), &self.functions);
         let told = (sample.at.0, sample.thread);
         let news = self.waiting.told(told, wait, place, self.window.from());
-        self.window.waited(place, news.time, news.threads);
+        self.window.waited(news.place, news.time, news.threads);
         if let Some((at, waits)) = news.ended {
             self.window.ended(at, waits);
         }
@@ -186,6 +194,40 @@ impl TopTable {
         self.window.advance(now, || calls.take_functions());
     }
 
+    /// Begins a frame of what there is at this time, at which waits that go on are told. Events may come later than
+    /// those that are behind them in time; [`TopTable::end_frame`] when all before have come, and those of waits that
+    /// were over when it was looked which go on.
+    pub fn begin_frame(&mut self, at: Timestamp) {
+        self.frame = Some(at.0);
+        self.waiting.at(at.0);
+    }
+
+    /// What the frame shows is known.
+    pub fn end_frame(&mut self, tables: &Tables) {
+        let Some(at) = self.frame else {
+            return;
+        };
+        self.cut();
+        if self.functions.len() != tables.functions.len() {
+            self.functions = Functions::of(tables);
+        }
+        if !self.paused {
+            self.shown = self.rows(at, tables);
+        }
+        self.frame = None;
+        self.waiting.after();
+        self.window.join();
+    }
+
+    /// What is later than the frame is told apart.
+    fn cut(&mut self) {
+        if let Some(at) = self.frame {
+            let calls = &mut self.calls;
+            self.window
+                .cut(at.saturating_add(1), || calls.take_functions());
+        }
+    }
+
     /// Takes a key: `q` quits, `s` sorts by the next column, `p` or blank pauses.
     pub fn key(&mut self, key: u8) -> Action {
         match key {
@@ -209,7 +251,7 @@ impl TopTable {
         }
     }
 
-    /// A frame for a terminal of that size; `height` 0 is no limit.
+    /// A frame of what there is now; see [`TopTable::draw`].
     pub fn render(
         &mut self,
         now: Timestamp,
@@ -217,16 +259,16 @@ impl TopTable {
         height: usize,
         tables: &Tables,
     ) -> String {
-        self.advance(now.0);
-        if self.functions.len() != tables.functions.len() {
-            self.functions = Functions::of(tables);
-        }
-        if !self.paused {
-            self.shown = self.rows(now.0, tables);
-        }
+        self.begin_frame(now);
+        self.end_frame(tables);
+        self.draw(width, height, tables)
+    }
+
+    /// The last frame, for a terminal of that size; `height` 0 is no limit.
+    pub fn draw(&self, width: usize, height: usize, tables: &Tables) -> String {
         let rows = &self.shown;
         let mut out = Vec::new();
-        let width = width.max(20);
+        let width = width.max(1);
         let head = cut(&self.head(rows), width).into_owned();
         let paint = Paint::new(self.options.color);
         // Writing to memory does not fail.
@@ -301,7 +343,7 @@ impl TopTable {
             let place = place.named(tables, &self.functions);
             places.entry(place).or_default().add(more);
         };
-        for slice in self.window.slices() {
+        for slice in self.window.before(now.saturating_add(1)) {
             for (&id, more) in &slice.calls {
                 calls.entry(id).or_default().merge(more);
             }
@@ -314,20 +356,13 @@ impl TopTable {
             rows.lost += slice.lost;
             rows.lost_calls += slice.lost_calls;
         }
-        // They were told a moment ago, and have gone on since.
-        for wait in self.waiting.present(now) {
-            let ns = now.saturating_sub(wait.until).saturating_mul(wait.threads);
+        for wait in self.waiting.present() {
             let more = Sums {
-                waited_ns: ns,
                 waiting: wait.threads,
                 ..Sums::default()
             };
-            rows.waited_ns = rows.waited_ns.saturating_add(ns);
-            rows.waiting += wait.threads;
+            rows.waiting = rows.waiting.saturating_add(wait.threads);
             add(wait.place, &more);
-        }
-        for (id, more) in self.calls.functions() {
-            calls.entry(id).or_default().merge(more);
         }
         rows.calls = calls
             .into_iter()

@@ -56,7 +56,11 @@ fn table() -> TopTable {
 }
 
 fn frame(top: &mut TopTable, at: u64, tables: &Tables) -> (String, Vec<Vec<String>>) {
-    let text = top.render(Timestamp(at), 120, 0, tables);
+    if top.frame.is_none() {
+        top.begin_frame(Timestamp(at));
+    }
+    top.end_frame(tables);
+    let text = top.draw(120, 0, tables);
     let rows = text.lines().skip(3).map(|line| {
         let words = line.split("  ").map(str::trim).map(str::to_owned);
         words.filter(|word| !word.is_empty()).collect()
@@ -71,6 +75,7 @@ fn what_hangs_counts_as_long_as_it_hangs_in_the_window() {
     let mut top = table();
     for second in 1..=10 {
         let at = START + second * S;
+        top.begin_frame(Timestamp(at));
         for thread in 0..5 {
             top.event(&wait((START, at), thread, Some(stack), false), &tables);
         }
@@ -84,18 +89,16 @@ fn what_hangs_counts_as_long_as_it_hangs_in_the_window() {
         assert_eq!(head, says);
         assert_eq!(rows, [["-", "-", "-", &waited, "5", "hang"]]);
     }
-    // They go on, though nobody has said so yet.
-    let (head, _) = frame(&mut top, START + 10 * S + S / 2, &tables);
-    assert!(head.contains(" 25.0 s off-CPU in 5 waits"), "{head}");
     // That it is paused is seen on any terminal.
     top.key(b'p');
-    let paused = top.render(Timestamp(START + 10 * S + S / 2), 40, 0, &tables);
+    let paused = top.render(Timestamp(START + 10 * S), 40, 0, &tables);
     assert!(
         paused.starts_with("PAUSED  0 samples and 25.0 s"),
         "{paused}"
     );
     top.key(b'p');
     // One ends; the others are told again.
+    top.begin_frame(Timestamp(START + 11 * S));
     let end = START + 10 * S + S / 2;
     top.event(&wait((START, end), 0, Some(stack), true), &tables);
     for thread in 1..5 {
@@ -108,6 +111,56 @@ fn what_hangs_counts_as_long_as_it_hangs_in_the_window() {
     assert!(head.contains(" 24.5 s off-CPU in 5 waits"), "{head}");
     assert!(head.ends_with(", 4 threads wait now"), "{head}");
     assert_eq!(rows[0][3..5], ["24.5 s", "4"]);
+}
+
+#[test]
+fn each_frame_has_all_of_short_and_long_waits() {
+    let (tables, stack) = tables();
+    const MS: u64 = S / 1_000;
+    for (length, threads) in [(3_000 * MS, 21), (700 * MS, 21), (90 * MS, 3)] {
+        let options = TopOptions {
+            window_ns: S,
+            ..TopOptions::default()
+        };
+        let mut top = TopTable::new(options, Timestamp(START));
+        // In step, one after the other without a gap; a frame looks when some are over that were not at its time.
+        let mut ended = START;
+        for second in 1..=10 {
+            let at = START + second * S;
+            top.begin_frame(Timestamp(at));
+            while ended + length <= at + 30 * MS {
+                for thread in 0..threads {
+                    let times = (ended, ended + length);
+                    top.event(&wait(times, thread, Some(stack), true), &tables);
+                }
+                ended += length;
+            }
+            if ended <= at {
+                for thread in 0..threads {
+                    top.event(&wait((ended, at), thread, Some(stack), false), &tables);
+                }
+            }
+            // That was not in the frame.
+            top.event(&wait((at, at + 40 * MS), threads, None, true), &tables);
+            let (head, rows) = frame(&mut top, at, &tables);
+            // The one that is apart began behind the frame before.
+            let apart = if second == 1 { 0 } else { 40 };
+            let waited = duration(threads as u64 * S + apart * MS);
+            let begins = format!("0 samples and {waited} off-CPU in ");
+            assert!(head.starts_with(&begins), "{length} {second}: {head}");
+            let now = format!(" waits in the last 1.00 s, {threads} threads wait now");
+            let is_between = (at - START) % length == 0;
+            assert!(
+                is_between || head.ends_with(&now),
+                "{length} {second}: {head}"
+            );
+            let sum: u64 = rows
+                .iter()
+                .filter_map(|row| row[4].parse::<u64>().ok())
+                .sum();
+            assert!(is_between || sum == threads as u64, "{rows:?}");
+        }
+    }
 }
 
 #[test]

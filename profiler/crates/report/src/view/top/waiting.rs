@@ -1,7 +1,7 @@
 //! Threads that wait: which part of a thread's waits is not counted yet, and who waits now.
 //!
 //! Waits, whether they have ended or are told while they go on -> times that nothing was counted of before; a moment ->
-//! the waits that go on at it. A wait may be told any number of times, and each time what is new of it is given:
+//! the waits that go on at it, whether that is told of them or that they ended later. A wait may be told any number of times, and each time what is new of it is given:
 //! nothing counts twice, whichever of its tellings are missing. Of short waits, where there are many, few
 //! are told when they end, and stand for others. That those that go on are told all does not change what sums come
 //! to: on average, what is told of the rest of a wait stands for as much as the rests of all those.
@@ -10,13 +10,11 @@
 use rustc_hash::FxHashMap;
 
 use super::place::Place;
-use profiler_model::{ThreadId, Wait};
+use profiler_model::{ThreadId, Wait, WaitState};
 
 const S: u64 = 1_000_000_000;
 /// Threads whose waits are remembered; about 64 bytes each.
 const MAX_THREADS: usize = 1 << 17;
-/// Waits that go on are told every second. One that was not told for so long has ended, and nobody saw it.
-const STALE_NS: u64 = 2 * S + S / 2;
 
 /// The last wait of each thread.
 #[derive(Debug, Default)]
@@ -24,15 +22,25 @@ pub(super) struct Waiting {
     threads: FxHashMap<ThreadId, Waiter>,
     /// When there was no room for one more, and none that could be forgotten.
     full_at: Option<u64>,
+    moment: Option<Moment>,
+}
+
+/// A moment, and the waits that were not over then.
+#[derive(Debug, Default)]
+struct Moment {
+    at: u64,
+    /// Those whose threads nobody had made runnable.
+    present: FxHashMap<ThreadId, Present>,
+    /// Waits that made room for another one of their thread meanwhile, which came later.
+    replaced: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     place: Place,
+    from: u64,
     /// Until when it is counted.
     until: u64,
-    /// It had not ended then.
-    goes_on: bool,
     /// How many waits it stands for.
     count: u64,
 }
@@ -40,6 +48,8 @@ struct Waiter {
 /// What is new of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct News {
+    /// Where it was waited.
+    pub(super) place: Place,
     /// A time in which it was waited; it may be empty.
     pub(super) time: (u64, u64),
     /// How many threads waited in it.
@@ -52,8 +62,6 @@ pub(super) struct News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Present {
     pub(super) place: Place,
-    /// Until when it is counted.
-    pub(super) until: u64,
     /// How many it stands for.
     pub(super) threads: u64,
 }
@@ -70,22 +78,29 @@ impl Waiting {
         let from = at.saturating_sub(wait.ns);
         let count = u64::from(wait.count);
         let known = self.threads.get(&thread).copied();
+        // A thread does not wait twice at a time: it is the same wait, and where it is does not change.
+        let same = known.filter(|known| from < known.until);
+        let place = match (place, same) {
+            (Place::NoStack, Some(same)) => same.place,
+            (place, _) => place,
+        };
         let mut news = News {
+            place,
             time: (known.map_or(from, |known| from.max(known.until)), at),
             threads: count,
             ended: None,
         };
         let told = Waiter {
             place,
+            from,
             until: at,
-            goes_on: wait.goes_on(),
             count,
         };
         match known {
             Some(known) if at < known.until => {}
-            // A thread does not wait twice at a time: it is the same wait.
             Some(known) if from < known.until => {
                 let told = Waiter {
+                    from: known.from,
                     // Which waits are told does not depend on their lengths, until they end: those stand for others.
                     count: known.count,
                     ..told
@@ -94,16 +109,48 @@ impl Waiting {
             }
             Some(known) => {
                 news.ended = Some((known.until, known.count));
+                if let Some(moment) = &mut self.moment
+                    && known.from < moment.at
+                    && moment.at <= known.until
+                {
+                    moment.replaced = moment.replaced.saturating_add(known.count);
+                }
                 self.threads.insert(thread, told);
             }
             None if self.has_room(at, oldest) => {
                 self.threads.insert(thread, told);
             }
             // It will be told again, and can't be known then.
-            None if told.goes_on => news.threads = 0,
+            None if wait.goes_on() => news.threads = 0,
             None => news.ended = Some((at, count)),
         }
+        if let Some(moment) = &mut self.moment
+            && from < moment.at
+            && moment.at <= at
+            && news.threads > 0
+            && wait.state != WaitState::Preempted
+            && (wait.goes_on() || moment.at < at.saturating_sub(wait.runnable_ns))
+        {
+            let present = Present {
+                place,
+                threads: count,
+            };
+            moment.present.entry(thread).or_insert(present);
+        }
         news
+    }
+
+    /// It is looked who waits at this moment, up to which waits are told, until [`Waiting::after`].
+    pub(super) fn at(&mut self, at: u64) {
+        self.moment = Some(Moment {
+            at,
+            ..Moment::default()
+        });
+    }
+
+    /// That is over: all that came was told.
+    pub(super) fn after(&mut self) {
+        self.moment = None;
     }
 
     fn has_room(&mut self, now: u64, oldest: u64) -> bool {
@@ -120,22 +167,20 @@ impl Waiting {
         self.threads.retain(|_, thread| thread.until > oldest);
     }
 
-    /// How many waits there are that were told, and did not make room for another one of their thread.
+    /// How many waits there are that began before the moment, and did not make room for another one of their thread
+    /// before.
     pub(super) fn count(&self) -> u64 {
-        let counts = self.threads.values().map(|thread| thread.count);
-        counts.fold(0, u64::saturating_add)
+        let moment = self.moment.as_ref();
+        let (at, replaced) = moment.map_or((u64::MAX, 0), |moment| (moment.at, moment.replaced));
+        let threads = self.threads.values().filter(|thread| thread.from < at);
+        let counts = threads.map(|thread| thread.count);
+        counts.fold(replaced, u64::saturating_add)
     }
 
-    /// Those that go on.
-    pub(super) fn present(&self, now: u64) -> impl Iterator<Item = Present> {
-        let threads = self.threads.values();
-        let present =
-            move |thread: &&Waiter| thread.goes_on && now < thread.until.saturating_add(STALE_NS);
-        threads.filter(present).map(|thread| Present {
-            place: thread.place,
-            until: thread.until,
-            threads: thread.count,
-        })
+    /// Those that go on at the moment.
+    pub(super) fn present(&self) -> impl Iterator<Item = Present> {
+        let moment = self.moment.iter();
+        moment.flat_map(|moment| moment.present.values().copied())
     }
 }
 
@@ -172,6 +217,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut told = |at, wait| waiting.told((at, thread(0)), &wait, HERE, 0);
         let news = |time, ended| News {
+            place: HERE,
             time,
             threads: 1,
             ended,
@@ -205,27 +251,49 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_now_was_told_lately_and_not_woken() {
+    fn who_waits_at_a_moment_is_told_then_or_ends_later() {
         let mut waiting = Waiting::default();
+        // Before it is asked.
+        waiting.told((S - 100, thread(9)), &wait(10), HERE, 0);
+        waiting.at(S);
         waiting.told((S, thread(0)), &wait(10), HERE, 0);
-        waiting.told((S, thread(1)), &wait(10), HERE, 0);
+        // It ended before what goes on was read; another one has begun.
         waiting.told((S + 5, thread(1)), &ended(15), HERE, 0);
+        waiting.told((S + 9, thread(1)), &ended(3), HERE, 0);
+        // It was runnable; it began later.
+        let woken = Wait {
+            runnable_ns: 5,
+            ..wait(15)
+        };
+        waiting.told((S + 5, thread(3)), &woken, HERE, 0);
+        waiting.told((S + 5, thread(4)), &ended(3), HERE, 0);
         let preempted = Wait {
             state: WaitState::Preempted,
             ..wait(10)
         };
         waiting.told((S, thread(2)), &preempted, HERE, 0);
-        let present = |waiting: &Waiting, now| waiting.present(now).collect::<Vec<_>>();
-        let first = Present {
+        let one = Present {
             place: HERE,
-            until: S,
             threads: 1,
         };
-        assert_eq!(present(&waiting, S + 100), [first]);
-        assert_eq!(present(&waiting, S + STALE_NS), []);
-        assert_eq!(waiting.count(), 3);
+        assert_eq!(waiting.present().collect::<Vec<_>>(), [one, one]);
+        // Of five threads, one of which ended before.
+        assert_eq!(waiting.count(), 5);
+        waiting.after();
+        assert_eq!(waiting.present().count(), 0);
         waiting.forget(S);
-        assert_eq!(waiting.count(), 1);
+        assert_eq!(waiting.count(), 3);
+    }
+
+    #[test]
+    fn a_wait_whose_stack_is_told_once_has_it() {
+        let mut waiting = Waiting::default();
+        let there = Place::Others;
+        waiting.told((1_000, thread(0)), &wait(900), there, 0);
+        let mut told = |at, wait| waiting.told((at, thread(0)), &wait, Place::NoStack, 0);
+        assert_eq!(told(2_000, ended(1_900)).place, there);
+        // That is another one.
+        assert_eq!(told(3_000, wait(500)).place, Place::NoStack);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The last seconds, in slices: sums of samples, waits and calls, of which the oldest go.
 //!
 //! Samples and calls -> sums of the slice that they come in; a time that was waited -> its parts in all slices that it
-//! overlaps. Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: which time was waited
+//! overlaps. A slice may be cut in two where a frame looks at it, until that is done. Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: which time was waited
 //! (`waiting`), what is shown of it (`super`).
 
 use std::collections::VecDeque;
@@ -58,6 +58,10 @@ impl Sums {
 #[derive(Debug, Default)]
 pub(super) struct Slice {
     from: u64,
+    /// Where it ends, or will.
+    to: u64,
+    /// The next one is the rest of it.
+    is_part: bool,
     pub(super) calls: FxHashMap<FunctionId, FunctionCalls>,
     pub(super) places: FxHashMap<Place, Sums>,
     pub(super) samples: u64,
@@ -77,6 +81,22 @@ impl Slice {
         }
     }
 
+    /// What came right behind it becomes a part of it.
+    fn append(&mut self, next: Slice) {
+        (self.to, self.is_part) = (next.to, next.is_part);
+        for (id, more) in &next.calls {
+            self.calls.entry(*id).or_default().merge(more);
+        }
+        for (&place, more) in &next.places {
+            self.at(place).add(more);
+        }
+        self.samples += next.samples;
+        self.waits = self.waits.saturating_add(next.waits);
+        self.waited_ns = self.waited_ns.saturating_add(next.waited_ns);
+        self.lost += next.lost;
+        self.lost_calls += next.lost_calls;
+    }
+
     /// The sums of a place, or of all others.
     pub(super) fn at(&mut self, place: Place) -> &mut Sums {
         self.places.entry(self.known(place)).or_default()
@@ -90,6 +110,8 @@ pub(super) struct Window {
     /// Of each slice.
     length: u64,
     slices: VecDeque<Slice>,
+    /// Where a frame looks at a part of a slice.
+    cut_at: Option<u64>,
     /// The one that samples and calls go into.
     pub(super) current: Slice,
 }
@@ -97,12 +119,15 @@ pub(super) struct Window {
 impl Window {
     /// Of so long, with nothing in it yet.
     pub(super) fn new(window_ns: u64, from: u64) -> Window {
+        let length = (window_ns / SLICES).max(1);
         Window {
             window_ns,
-            length: (window_ns / SLICES).max(1),
+            length,
             slices: VecDeque::new(),
+            cut_at: None,
             current: Slice {
                 from,
+                to: from.saturating_add(length),
                 ..Slice::default()
             },
         }
@@ -115,23 +140,76 @@ impl Window {
         now: u64,
         mut calls: impl FnMut() -> FxHashMap<FunctionId, FunctionCalls>,
     ) {
-        let new = now.saturating_sub(self.current.from) / self.length;
+        let begun = now.saturating_add(self.length);
+        let new = begun.saturating_sub(self.current.to) / self.length;
         // Of those that would be too old at once, none is made.
-        let skipped = new.saturating_sub(SLICES + 1);
-        let mut steps = skipped + 1;
+        let mut skipped = new.saturating_sub(SLICES + 1);
         for _ in skipped..new {
-            let next = Slice {
-                from: self.current.from + self.length * std::mem::replace(&mut steps, 1),
-                ..Slice::default()
-            };
-            let mut full = std::mem::replace(&mut self.current, next);
-            full.calls = calls();
-            self.slices.push_back(full);
+            let from = self.current.to + self.length * std::mem::take(&mut skipped);
+            self.begin(from, from.saturating_add(self.length), &mut calls);
         }
-        let oldest = now.saturating_sub(self.window_ns);
-        let length = self.length;
-        let is_old = |slice: &mut Slice| slice.from.saturating_add(length) <= oldest;
-        while self.slices.pop_front_if(is_old).is_some() {}
+        // What a frame looks at stays until it has.
+        let oldest = self.cut_at.map_or(now, |at| now.min(at));
+        let oldest = oldest.saturating_sub(self.window_ns);
+        while self
+            .slices
+            .pop_front_if(|slice| slice.to <= oldest)
+            .is_some()
+        {}
+    }
+
+    fn begin(
+        &mut self,
+        from: u64,
+        to: u64,
+        calls: &mut impl FnMut() -> FxHashMap<FunctionId, FunctionCalls>,
+    ) {
+        let next = Slice {
+            from,
+            to,
+            ..Slice::default()
+        };
+        let mut full = std::mem::replace(&mut self.current, next);
+        full.calls = calls();
+        self.slices.push_back(full);
+        self.tidy();
+    }
+
+    /// What comes from now on is told apart from what came before, until [`Window::join`].
+    pub(super) fn cut(
+        &mut self,
+        at: u64,
+        mut calls: impl FnMut() -> FxHashMap<FunctionId, FunctionCalls>,
+    ) {
+        self.advance(at, &mut calls);
+        if at > self.current.from {
+            let to = std::mem::replace(&mut self.current.to, at);
+            self.current.is_part = true;
+            self.cut_at = Some(at);
+            self.begin(at, to, &mut calls);
+        }
+    }
+
+    /// No frame looks at the parts of a slice any more.
+    pub(super) fn join(&mut self) {
+        self.cut_at = None;
+        self.tidy();
+    }
+
+    /// Makes one slice of parts that nothing looks at.
+    fn tidy(&mut self) {
+        let mut index = 0;
+        while index + 1 < self.slices.len() {
+            let is_part = |slice: &Slice| slice.is_part && self.cut_at != Some(slice.to);
+            if self.slices.get(index).is_some_and(is_part)
+                && let Some(next) = self.slices.remove(index + 1)
+                && let Some(slice) = self.slices.get_mut(index)
+            {
+                slice.append(next);
+            } else {
+                index += 1;
+            }
+        }
     }
 
     /// Since when all is in it.
@@ -141,16 +219,16 @@ impl Window {
             .map_or(self.current.from, |slice| slice.from)
     }
 
-    /// The slices, oldest first.
-    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
-        self.slices.iter().chain([&self.current])
+    /// The slices of what was before, oldest first.
+    pub(super) fn before(&self, at: u64) -> impl Iterator<Item = &Slice> {
+        let slices = self.slices.iter().chain([&self.current]);
+        slices.take_while(move |slice| slice.from < at)
     }
 
     /// So many threads waited at a place in this time: each slice has the part that lies in it.
     pub(super) fn waited(&mut self, place: Place, (from, to): (u64, u64), threads: u64) {
-        let length = self.length;
         let full = self.slices.iter_mut();
-        let ends = full.map(|slice| (slice.from.saturating_add(length), slice));
+        let ends = full.map(|slice| (slice.to, slice));
         for (end, slice) in ends.chain([(u64::MAX, &mut self.current)]) {
             let ns = to.min(end).saturating_sub(from.max(slice.from));
             if ns > 0 {
@@ -164,10 +242,8 @@ impl Window {
 
     /// So many waits ended then.
     pub(super) fn ended(&mut self, at: u64, waits: u64) {
-        let length = self.length;
         let mut full = self.slices.iter_mut();
-        let lies_in =
-            |slice: &&mut Slice| (slice.from..slice.from.saturating_add(length)).contains(&at);
+        let lies_in = |slice: &&mut Slice| (slice.from..slice.to).contains(&at);
         let slice = match full.find(lies_in) {
             Some(slice) => slice,
             None if at >= self.current.from => &mut self.current,
@@ -194,7 +270,7 @@ mod tests {
             assert_eq!(slice.waited_ns, places);
             places
         };
-        window.slices().map(sums).sum()
+        window.before(u64::MAX).map(sums).sum()
     }
 
     #[test]
@@ -222,7 +298,10 @@ mod tests {
         window.advance(1_035, FxHashMap::default);
         // It began before the window did.
         window.waited(Place::NoStack, (0, 1_025), 3);
-        let parts: Vec<u64> = window.slices().map(|slice| slice.waited_ns).collect();
+        let parts: Vec<u64> = window
+            .before(u64::MAX)
+            .map(|slice| slice.waited_ns)
+            .collect();
         assert_eq!(parts, [30, 30, 15, 0]);
         window.advance(1_125, FxHashMap::default);
         assert_eq!((window.from(), waited(&window)), (1_020, 15));
@@ -232,7 +311,7 @@ mod tests {
     fn a_long_time_without_anything_leaves_slices_for_what_was_waited() {
         let mut window = window();
         window.advance(1_000_007, FxHashMap::default);
-        assert!(window.slices().count() as u64 <= SLICES + 2);
+        assert!(window.before(u64::MAX).count() as u64 <= SLICES + 2);
         assert_eq!(window.from(), 999_900);
         window.waited(Place::NoStack, (0, 1_000_007), 1);
         assert_eq!(waited(&window), 107);
@@ -242,13 +321,37 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_has_what_was_before_and_leaves_no_part() {
+        let mut window = window();
+        window.waited(Place::NoStack, (1_000, 1_003), 1);
+        window.cut(1_003, FxHashMap::default);
+        window.advance(1_109, FxHashMap::default);
+        // A wait that had not ended, and was not told before it had.
+        window.waited(Place::NoStack, (1_000, 1_109), 2);
+        window.current.samples = 1;
+        let sum = |window: &Window| -> u64 { window.before(1_003).map(|of| of.waited_ns).sum() };
+        assert_eq!((sum(&window), window.from()), (3 + 6, 1_000));
+        window.join();
+        let ends: Vec<_> = window.before(u64::MAX).map(|slice| slice.to).collect();
+        assert_eq!(ends, (1_010..=1_110).step_by(10).collect::<Vec<_>>());
+        assert_eq!(waited(&window), 3 + 2 * 109);
+        // Twice in a slice.
+        for at in [1_112, 1_114] {
+            window.cut(at, FxHashMap::default);
+            window.join();
+        }
+        window.advance(1_120, FxHashMap::default);
+        assert!(window.before(u64::MAX).all(|slice| slice.from % 10 == 0));
+    }
+
+    #[test]
     fn an_end_counts_where_it_was() {
         let mut window = window();
         window.advance(1_035, FxHashMap::default);
         for at in [999, 1_000, 1_009, 1_010, 1_034, 1_099] {
             window.ended(at, 2);
         }
-        let ends: Vec<u64> = window.slices().map(|slice| slice.waits).collect();
+        let ends: Vec<u64> = window.before(u64::MAX).map(|slice| slice.waits).collect();
         assert_eq!(ends, [4, 2, 0, 4]);
     }
 
