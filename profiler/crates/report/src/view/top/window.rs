@@ -143,9 +143,10 @@ impl Window {
         let begun = now.saturating_add(self.length);
         let new = begun.saturating_sub(self.current.to) / self.length;
         // Of those that would be too old at once, none is made.
-        let mut skipped = new.saturating_sub(SLICES + 1);
+        let skipped = new.saturating_sub(SLICES + 1);
+        let mut gap = self.length * skipped;
         for _ in skipped..new {
-            let from = self.current.to + self.length * std::mem::take(&mut skipped);
+            let from = self.current.to + std::mem::take(&mut gap);
             self.begin(from, from.saturating_add(self.length), &mut calls);
         }
         // What a frame looks at stays until it has.
