@@ -149,7 +149,7 @@ fn each_frame_has_all_of_short_and_long_waits() {
             let begins = format!("0 samples and {waited} off-CPU in ");
             assert!(head.starts_with(&begins), "{length} {second}: {head}");
             let now = format!(" waits in the last 1.00 s, {threads} threads wait now");
-            let is_between = (at - START) % length == 0;
+            let is_between = (at - START).is_multiple_of(length);
             assert!(
                 is_between || head.ends_with(&now),
                 "{length} {second}: {head}"
