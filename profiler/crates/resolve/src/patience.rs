@@ -158,7 +158,7 @@ pub(super) fn is_silent(pid: Pid, device: (u32, u32)) -> bool {
 pub(super) fn is_silent_to(owner: u32, whom: Whom) -> bool {
     let now = lock(&ASKING);
     let silent = now.silent.as_ref();
-    silent.is_some_and(|silent| refuses(silent, &[whom], || owner))
+    silent.is_some_and(|silent| refuses(silent, [whom], || owner))
 }
 
 /// Nothing more is asked of it, for this user.
@@ -243,11 +243,17 @@ fn refuses_more(left: &[u32], user: u32) -> bool {
     left.len() >= MAX_STUCK || left.iter().filter(|&&whose| whose == user).count() >= most
 }
 
-fn refuses(silent: &FxHashMap<Whom, u32>, asked: &[Whom], owner: impl FnOnce() -> u32) -> bool {
+/// Whether there is no use in asking any of these, which have to do with a user.
+fn refuses(
+    silent: &FxHashMap<Whom, u32>,
+    asked: impl IntoIterator<Item = Whom>,
+    owner: impl FnOnce() -> u32,
+) -> bool {
     if silent.is_empty() {
         return false;
     }
-    if silent.len() >= MAX_STUCK || asked.iter().any(|whom| silent.contains_key(whom)) {
+    let mut asked = asked.into_iter();
+    if silent.len() >= MAX_STUCK || asked.any(|whom| silent.contains_key(&whom)) {
         return true;
     }
     let owner = owner();
@@ -262,9 +268,8 @@ impl Asking {
     /// Whether there is no use in asking.
     fn refuses(&self, pid: Pid, device: Option<Whom>) -> bool {
         let asked = [Some(Whom::Process(pid)), device];
-        let asked: Vec<Whom> = asked.into_iter().flatten().collect();
         let silent = self.silent.as_ref();
-        silent.is_some_and(|silent| refuses(silent, &asked, || owner_of(pid)))
+        silent.is_some_and(|silent| refuses(silent, asked.into_iter().flatten(), || owner_of(pid)))
     }
 
     /// Hands a question to the thread, which is started if there is none.
