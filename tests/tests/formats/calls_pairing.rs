@@ -210,6 +210,13 @@ impl Case {
         (tables, events)
     }
 
+    /// The same without ends and beginnings of processes.
+    fn told_of_calls(self) -> Vec<String> {
+        let mut told = self.told();
+        told.retain(|line| !line.starts_with("ex"));
+        told
+    }
+
     /// The calls, in short.
     fn told(self) -> Vec<String> {
         let (tables, events) = self.read();
@@ -535,12 +542,7 @@ fn no_call_is_paired_across_lost_records() {
     c.enter(0, 0x9000);
     c.exit(0, 0x9000);
     c.exit(1, 0x9100);
-    let told = c.told();
-    let told: Vec<_> = told
-        .iter()
-        .map(String::as_str)
-        .filter(|it| !it.starts_with("ex"))
-        .collect();
+    let told = c.told_of_calls();
     assert_eq!(
         told,
         [
@@ -577,13 +579,8 @@ fn while_records_of_a_processor_are_lost_none_of_another_is_paired() {
             c.exit(0, 0x9000);
         }
         c.notice();
-        let told = c.told();
+        let told = c.told_of_calls();
         let first = ["+f0", "-f0", "+f0", "-f0 Unwatched", "+f0", "-f0 Unwatched"];
-        let told: Vec<_> = told
-            .iter()
-            .map(String::as_str)
-            .filter(|it| !it.starts_with("ex"))
-            .collect();
         assert_eq!(told[..6], first, "{told:?}");
         let rest: &[&str] = if by_count {
             &["lost CallRingFull 7"]
@@ -603,12 +600,7 @@ fn what_is_open_when_a_loss_is_told_is_given_up() {
     c.exit(0, 0x9000);
     c.enter(0, 0x9000);
     c.exit(0, 0x9000);
-    let told = c.told();
-    let told: Vec<_> = told
-        .iter()
-        .map(String::as_str)
-        .filter(|it| !it.starts_with("ex"))
-        .collect();
+    let told = c.told_of_calls();
     assert_eq!(
         told,
         [

@@ -667,6 +667,14 @@ proptest! {
     }
 }
 
+fn calls_as_json(session: &Session) -> serde_json::Value {
+    let options = ReportOptions {
+        format: Format::Json,
+        ..calls(only())
+    };
+    serde_json::from_str(&report(session, &options).unwrap()).unwrap()
+}
+
 #[test]
 fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
     let mut b = Builder::default();
@@ -685,12 +693,7 @@ fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
         reason: GapReason::DutyCycle,
     }));
     let session = (b.tables, b.events);
-    let options = ReportOptions {
-        format: Format::Json,
-        ..calls(only())
-    };
-    let text = report(&session, &options).unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let value = calls_as_json(&session);
     let row = &value["calls"]["functions"][0];
     assert_eq!(
         (&row["calls"], &row["calls_estimated"]),
@@ -744,12 +747,7 @@ fn calls_without_returns_are_said_and_in_no_share() {
         }));
     }
     let session = (b.tables, b.events);
-    let options = ReportOptions {
-        format: Format::Json,
-        ..calls(only())
-    };
-    let text = report(&session, &options).unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let value = calls_as_json(&session);
     let row = &value["calls"]["functions"][0];
     assert_eq!((&row["calls"], &row["hits"]), (&40.into(), &30.into()));
     // 40 in 11 ms, 89 ms missing.
