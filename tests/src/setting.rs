@@ -170,7 +170,8 @@ impl Setting {
         )
     }
 
-    fn fresh(&self, name: &str) -> PathBuf {
+    /// A path in the scratch folder at which nothing is.
+    pub(crate) fn fresh(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         let _ = fs::remove_file(&path);
         path

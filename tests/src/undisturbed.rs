@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, getsid, setpriority_process};
+use rustix::process::{Pid, setpriority_process};
 
 /// Shares of a cgroup, files and largest values.
 const SHARES: [(&str, &str); 2] = [("cpu.shares", "262144"), ("cpu.weight", "10000")];
@@ -31,8 +31,7 @@ pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
         let id = thread?.file_name().to_string_lossy().parse().ok();
         setpriority_process(id.and_then(Pid::from_raw), -20)?;
     }
-    let id = Pid::from_raw(pid.cast_signed());
-    if getsid(id)? == id.ok_or_else(|| io::Error::other("process id 0"))? {
+    if session(pid)? == pid {
         // There is none where sessions share as processes do.
         let _ = fs::write(format!("/proc/{pid}/autogroup"), "-20");
     }
@@ -55,6 +54,17 @@ pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The session that a process belongs to; 0 if whoever leads it is in another namespace of processes.
+fn session(pid: u32) -> io::Result<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // After the name, which may have any characters: state, parent, group, session.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let session = after.split_whitespace().nth(3);
+    session
+        .and_then(|id| id.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("no session in {stat}")))
 }
 
 /// Gives a cgroup all that it can have of what the one above has.

@@ -17,7 +17,6 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{ChildStdin, Command};
-use std::time::Duration;
 
 pub use code::Code;
 pub use program::{Build, prepared, program};
@@ -109,9 +108,10 @@ impl<'a> Session<'a> {
         let mut program = self.setting.start("program", &mut command)?;
         let input = program.stdin().ok_or("no pipe to the program")?;
         program.wait_until("its start", LIMIT, |program| met(program, "start", 1))?;
+        let capture = self.setting.fresh("out.cap");
         let mut record = self.setting.profiler();
         record
-            .args(["record", "--force", "-o", "out.cap"])
+            .args(["record", "-o", "out.cap"])
             .args(&self.record)
             .args(["-p", &program.pid().to_string()]);
         let mut recorder = Running::start(&mut record, self.setting.folder(), "record")?;
@@ -121,8 +121,8 @@ impl<'a> Session<'a> {
                 Code::of(pid, self.program, function).is_ok_and(|code| code.is_probed())
             })?;
         }
-        // Probes that nobody waits for by name are attached with those, or a moment later.
-        std::thread::sleep(Duration::from_millis(300));
+        // Those that nobody waits for by name, and each exit, may come later: it gets its name when all are there.
+        recorder.wait_until("recording", LIMIT, |_| capture.exists())?;
         Ok(Live {
             program,
             input,

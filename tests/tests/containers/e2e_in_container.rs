@@ -340,7 +340,11 @@ fn in_bundle(
     for inside in ["dev", "proc", "sys", "out", "run", "tmp"] {
         fs::create_dir_all(root.join(inside))?;
     }
-    fs::copy(static_profiler()?, root.join("profiler"))?;
+    let profiler = root.join("profiler");
+    if !profiler.exists() {
+        // A former one may be running yet, until the kernel has taken its probes out.
+        fs::copy(static_profiler()?, profiler)?;
+    }
     let out = setting.path("out");
     fs::create_dir_all(&out)?;
     fs::set_permissions(&out, fs::Permissions::from_mode(0o777))?;
