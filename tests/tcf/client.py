@@ -89,6 +89,7 @@ async def profiled(channel: Channel, arguments: argparse.Namespace) -> dict[str,
             arguments.frames,
             arguments.period,
             arguments.until_exit,
+            arguments.settle,
             **more,
         )
         for id in arguments.id
@@ -218,6 +219,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     one.add_argument("--kernel", action="store_true", help="kernel frames too")
     one.add_argument("--scope", choices=["Context", "Children", "Container"])
     one.add_argument("--until-exit", action="store_true", help="no longer than it lives")
+    one.add_argument(
+        "--settle", action="store_true", help="stops the process at the end, until all samples are here"
+    )
     one = commands.add_parser("watch")
     one.add_argument("--seconds", type=float, default=5)
     one = commands.add_parser("call")

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import os
+import signal
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +20,11 @@ from channel import Channel, Refused
 from services import Place, Region
 from stacks import FORMAT, Reads
 from wire import ProtocolError
+
+#: What was sampled comes some time later: as long as it still does, and so long behind the last of it.
+QUIET_S = 0.3
+#: If some are missing then, they may be waiting for what their stacks are walked by.
+MISSING_S = 10.0
 
 #: Addresses from here on are the kernel's.
 KERNEL = 1 << 63
@@ -32,6 +40,8 @@ class Profile:
     places: dict[int, Place] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
     seconds: float = 0.0
+    #: When it began and ended, of CLOCK_MONOTONIC.
+    window_ns: tuple[int, int] = (0, 0)
     #: At least and at most, of the time that was sampled.
     cpu_ns: tuple[int, int] | None = None
 
@@ -95,6 +105,7 @@ class Profile:
             "id": self.id,
             "process": self.process,
             "seconds": self.seconds,
+            "window_ns": self.window_ns,
             "cpu_ns": self.cpu_ns,
             "samples": reads.samples,
             "dropped": reads.sum_of("Dropped"),
@@ -133,6 +144,41 @@ def between(
     return max(used - behind, 0), now - before
 
 
+#: How many wait for what a stopped process was sampled with.
+STOPPED: Counter[int] = Counter()
+
+
+async def settled(
+    channel: Channel, id: str, reads: Reads, before: int, behind: int, frequency: int
+) -> tuple[int, int]:
+    """Stops the process until all that was sampled of it has come; gives what it used, at least and at most."""
+    process = int(id.removeprefix("P").partition(".")[0])
+
+    def come() -> int:
+        return reads.samples + sum(reads.sum_of(key) for key in ("NoStack", "Lost", "Dropped"))
+
+    used = cpu_ns(id) or behind
+    STOPPED[process] += 1
+    os.kill(process, signal.SIGSTOP)
+    try:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(QUIET_S / 3)
+            had = come()
+            reads.take(await services.read(channel, id))
+            now = time.monotonic()
+            if come() > had:
+                last = now
+            expected = (used - behind) / 1e9 * frequency
+            limit = QUIET_S if come() >= expected - 2 * expected**0.5 else MISSING_S
+            if now - last > limit:
+                return max(used - behind, 0), (cpu_ns(id) or used) - before
+    finally:
+        STOPPED[process] -= 1
+        if STOPPED[process] == 0:
+            os.kill(process, signal.SIGCONT)
+
+
 async def select(channel: Channel, id: str) -> str:
     """What a client does when a context is selected; gives its process."""
     context = await services.run_control_context(channel, id)
@@ -159,9 +205,10 @@ async def run(
     frames: int,
     period: float = 4.0,
     until_exit: bool = False,
+    settle: bool = False,
     **more: Any,
 ) -> Profile:
-    """Profiles a context for a time, or until it has ended."""
+    """Profiles a context for a time, or until it has ended; with `settle` it is stopped then until all samples are here."""
     profile = Profile(id, await select(channel, id), Reads(frames))
     profile.regions = await services.memory_map(channel, profile.process)
     parameters = {
@@ -196,7 +243,13 @@ async def run(
             if refused.code not in (services.ALREADY_EXITED, services.INV_CONTEXT):
                 raise
         await symbolize(channel, profile)
-    profile.seconds = time.monotonic() - begin
+    end = time.monotonic()
+    profile.seconds, profile.window_ns = end - begin, (int(begin * 1e9), int(end * 1e9))
+    if settle and before is not None and behind is not None:
+        profile.cpu_ns = await settled(
+            channel, id, profile.reads, before, behind, more["Frequency"]
+        )
+        await symbolize(channel, profile)
     await services.configure(channel, id, {})
     if not exited and (rest := await services.read(channel, id)):
         raise ProtocolError(f"a context that was stopped is read as {rest}")

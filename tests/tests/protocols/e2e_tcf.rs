@@ -105,6 +105,7 @@ fn what_is_hot_is_what_record_says() -> Outcome {
         "64",
         "--frequency",
         "499",
+        "--settle",
     ];
     let profile = Profile::of(&agent.client(&arguments)?)?;
     let to = workload.ask("to")?;
@@ -122,6 +123,9 @@ fn what_is_hot_is_what_record_says() -> Outcome {
         ..Wish::default()
     };
     let recorded = capture::read(&setting.path("out.cap"), wish)?;
+    // Beside a load threads get other shares of the processors before and behind.
+    let range = Some(profile.window.ok_or("no window")?);
+    let meanwhile = capture::read(&setting.path("out.cap"), Wish { range, ..wish })?;
     let report = setting
         .run(&["report", "--format", "json", "out.cap"])?
         .success()?
@@ -144,7 +148,8 @@ fn what_is_hot_is_what_record_says() -> Outcome {
             Some(theirs.inclusive),
             "{name}"
         );
-        let truth = theirs.inclusive as f64 / recorded.samples as f64;
+        let then = meanwhile.functions.get(name).ok_or(name)?;
+        let truth = then.inclusive as f64 / meanwhile.samples as f64;
         share(
             name,
             profile.inclusive(name) as usize,
@@ -201,7 +206,15 @@ fn threads_and_their_process() -> Outcome {
     let id = workload.id();
     let mut arguments = vec!["profile", &id];
     arguments.extend(threads.iter().map(String::as_str));
-    arguments.extend(["--seconds", "4", "--frames", "8", "--frequency", "499"]);
+    arguments.extend([
+        "--seconds",
+        "4",
+        "--frames",
+        "8",
+        "--frequency",
+        "499",
+        "--settle",
+    ]);
     let from = workload.ask("from")?;
     let said = agent.client(&arguments)?;
     let to = workload.ask("to")?;

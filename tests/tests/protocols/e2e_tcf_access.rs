@@ -213,6 +213,7 @@ fn encrypted_channels() -> Outcome {
         "3",
         "--frequency",
         "499",
+        "--settle",
     ];
     let client = |agent: &Agent<'_>, tls: &[&str]| -> Result<Ended, Failure> {
         let mut command = agent.command("client.py", tls);

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, NOBODY, Talking, descriptors, with_clients};
+use crate::e2e_tcf_shared::{Agent, NOBODY, Talking, attached, descriptors, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::kernel_objects::{Held, held_by, wait_until_gone};
+use profiler_tests::kernel_objects::{held_by, wait_until_gone};
 use profiler_tests::process::{Ended, run};
 use profiler_tests::setting::LIMIT;
 use rustix::process::Signal;
@@ -32,19 +32,6 @@ fn sockets(agent: &Agent<'_>) -> Result<Option<usize>, Box<dyn std::error::Error
     Ok(descriptors(agent.pid())?.get("socket").copied())
 }
 
-/// What the agent holds in the kernel, as soon as a client has come.
-fn attached(agent: &Agent<'_>) -> Result<Held, Box<dyn std::error::Error>> {
-    let begin = Instant::now();
-    while begin.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(500));
-        let held = held_by(agent.pid())?;
-        if !held.programs.is_empty() {
-            return Ok(held);
-        }
-    }
-    Err("nothing is attached".into())
-}
-
 /// Behind its last client nothing is left in the kernel, and the target goes on as before. The next
 /// client is served all the same.
 #[test]
@@ -58,7 +45,15 @@ fn nothing_is_left_behind_the_last_client() -> Outcome {
     let agent = Agent::start(&setting, &[])?;
     let id = workload.id();
     for round in 0..2 {
-        let arguments = ["profile", &id, "--seconds", "3", "--frequency", "499"];
+        let arguments = [
+            "profile",
+            &id,
+            "--seconds",
+            "3",
+            "--frequency",
+            "499",
+            "--settle",
+        ];
         let profiling = agent.begin("client", "client.py", &arguments)?;
         let held = attached(&agent)?;
         assert!(!in_kernel(agent.pid())?.is_empty());

@@ -82,7 +82,15 @@ fn clients_that_vanish() -> Outcome {
     let agent = Agent::start(&setting, &[])?;
     let id = workload.id();
     // One that profiles all the while.
-    let arguments = ["profile", &id, "--seconds", "12", "--frequency", "99"];
+    let arguments = [
+        "profile",
+        &id,
+        "--seconds",
+        "12",
+        "--frequency",
+        "99",
+        "--settle",
+    ];
     let steady = agent.begin("steady", "client.py", &arguments)?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     let before = descriptors(agent.pid())?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, Failure, Talking, now_s, with_clients};
+use crate::e2e_tcf_shared::{Agent, Failure, Talking, attached, burnt, now_s, with_clients};
 use profiler_target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
@@ -167,16 +167,18 @@ fn an_exec_while_it_is_profiled() -> Outcome {
         "profile",
         &id,
         "--seconds",
-        "6",
+        "120",
         "--period",
         "2",
         "--frequency",
         "499",
+        "--until-exit",
     ];
     let profiling = agent.begin("client", "client.py", &arguments)?;
-    std::thread::sleep(Duration::from_millis(3200));
+    attached(&agent)?;
+    burnt(family.pid(), Duration::from_secs(1))?;
     let chain = setting.workload("chain.c")?;
-    family.say(&format!("exec {} 8000", chain.display()))?;
+    family.say(&format!("exec {} 1000", chain.display()))?;
     let profile = Profile::of(&agent.result(profiling.end(LIMIT)?)?)?;
     let before = profile.leaf("parent_work");
     let leaves: u64 = ["leaf_a", "leaf_b", "leaf_c"]

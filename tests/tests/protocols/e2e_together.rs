@@ -142,6 +142,7 @@ fn protocols_and_a_recording_tell_the_same() -> Outcome {
         "64",
         "--frequency",
         &hz,
+        "--settle",
     ];
     let profile = agent.begin("client", "client.py", &arguments)?;
     let turns = [4000, 2500];

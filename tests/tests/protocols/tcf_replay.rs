@@ -105,6 +105,7 @@ fn the_same_samples_as_in_the_capture() -> Outcome {
                 tid: *tid,
                 kernel,
                 frames,
+                range: None,
             };
             wishes.push((id, wish));
         }
@@ -198,6 +199,7 @@ fn addresses_of_the_canonical_session() -> Outcome {
                 tid,
                 kernel,
                 frames: 64,
+                range: None,
             };
             let recorded = capture::read(&setting.path("out.cap"), wish)?;
             check_same(id, &profiled(&agent, id, &more)?, &recorded);

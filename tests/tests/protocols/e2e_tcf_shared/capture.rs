@@ -32,18 +32,20 @@ pub(crate) struct Wish {
     pub(crate) kernel: bool,
     /// That many frames, the innermost.
     pub(crate) frames: usize,
+    /// Of this time; none: all of it.
+    pub(crate) range: Option<TimeRange>,
 }
 
 /// Reads a capture.
 pub(crate) fn read(path: &Path, wish: Wish) -> io::Result<Context> {
+    let range = wish.range.unwrap_or(TimeRange::ALL);
     let mut sink = Reading {
         wish,
         context: Context::default(),
     };
     let mut reader = Reader::open(path).map_err(io::Error::other)?;
     let tables = reader.load_tables().map_err(io::Error::other)?;
-    replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut sink])
-        .map_err(io::Error::other)?;
+    replay_into(&mut reader, &tables, range, &mut [&mut sink]).map_err(io::Error::other)?;
     Ok(sink.context)
 }
 

@@ -14,8 +14,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use profiler_tests::kernel_objects::{Held, held_by};
 use profiler_tests::process::{Ended, Running};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
@@ -58,6 +59,35 @@ pub(crate) fn with_clients(test: &str, privileged: bool) -> Result<Option<Settin
         }
     }
     Ok(Some(setting))
+}
+
+/// What the agent holds in the kernel, as soon as a client has come.
+pub(crate) fn attached(agent: &Agent<'_>) -> Result<Held, Failure> {
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(100));
+        let held = held_by(agent.pid())?;
+        if !held.programs.is_empty() {
+            return Ok(held);
+        }
+    }
+    Err("nothing is attached".into())
+}
+
+/// Waits until a process has used so much more CPU time.
+pub(crate) fn burnt(pid: u32, more: Duration) -> Result<(), Failure> {
+    let used = || -> Result<u64, Failure> {
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+        Ok(text.split(' ').next().unwrap_or_default().parse()?)
+    };
+    let (begin, until) = (Instant::now(), used()? + more.as_nanos() as u64);
+    while used()? < until {
+        if begin.elapsed() > LIMIT {
+            return Err(format!("process {pid} hardly runs").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// A command of the clients: a script of `tests/tcf`.

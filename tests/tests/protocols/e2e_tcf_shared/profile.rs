@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use profiler_capture::TimeRange;
+use profiler_model::Timestamp;
 use serde_json::Value;
 
 use super::Failure;
@@ -32,6 +34,8 @@ pub(crate) struct Profile {
     pub(crate) frequency_hz: u64,
     /// CPU time of the context meanwhile: at least and at most.
     pub(crate) cpu_ns: Option<(u64, u64)>,
+    /// When it was profiled.
+    pub(crate) window: Option<TimeRange>,
     /// By name, and by address where there is none.
     pub(crate) functions: BTreeMap<String, Function>,
     /// Files of functions.
@@ -50,13 +54,18 @@ impl Profile {
         let number = |value: &Value| value.as_u64().ok_or("no number");
         let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("no text");
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let pair = |value: &Value| value[0].as_u64().zip(value[1].as_u64());
         let mut profile = Profile {
             samples: number(&said["samples"])?,
             dropped: number(&said["dropped"])?,
             lost: number(&said["lost"])?,
             no_stack: number(&said["no_stack"])?,
             frequency_hz: said["frequency"][0].as_u64().unwrap_or(0),
-            cpu_ns: said["cpu_ns"][0].as_u64().zip(said["cpu_ns"][1].as_u64()),
+            cpu_ns: pair(&said["cpu_ns"]),
+            window: pair(&said["window_ns"]).map(|(from, to)| TimeRange {
+                from: Timestamp(from),
+                to: Timestamp(to),
+            }),
             ..Profile::default()
         };
         for one in list(&said["functions"]) {
