@@ -477,6 +477,51 @@ fn a_session_is_wanted_while_somebody_has_said_hello() {
     assert_eq!(served.agent.orders(), []);
 }
 
+/// What a client counts begins with the answer to its configuration.
+#[test]
+fn a_configuration_is_answered_when_it_is_sampled_so() {
+    let mut served = served();
+    served.agent.is_told();
+    let id = served.client();
+    let [Order::Demand(demand)] = &served.agent.orders()[..] else {
+        panic!("nothing is demanded");
+    };
+    served.agent.ready(served.now);
+    let configure = |token| command(token, "Profiler", "configure", &["\"P1\"", "{}"]);
+    let answer = |token| format!("R\0{token}\0\0\x03\x01");
+    assert_eq!(served.say(id, &configure("1")), b"");
+    assert_eq!(served.agent.orders(), []);
+    assert_eq!(served.read(id), b"");
+    served.agent.adjusted(&Demand::default(), served.now);
+    assert_eq!(served.read(id), b"", "of another demand");
+    served.agent.adjusted(demand, served.now);
+    assert_eq!(text(&served.read(id)), answer("1"));
+    // Nothing new is wanted: it is so already, as soon as that is known.
+    served.say(id, &configure("2"));
+    assert_eq!(served.agent.orders(), []);
+    assert_eq!(text(&served.read(id)), answer("2"));
+}
+
+/// Nobody waits for ever, and who goes gets what was asked for.
+#[test]
+fn a_configuration_that_takes_too_long_is_answered_nevertheless() {
+    let mut served = served();
+    served.agent.is_told();
+    let (patient, gone) = (served.client(), served.client());
+    assert_eq!(served.agent.orders().len(), 1);
+    served.agent.ready(served.now);
+    let configure = command("1", "Profiler", "configure", &["\"P1\"", "{}"]);
+    for id in [patient, gone] {
+        assert_eq!(served.say(id, &configure), b"");
+    }
+    served.agent.end_of_input(gone);
+    assert!(text(&served.read(gone)).starts_with("R\x001\0\0\x03\x01"));
+    served.later(Duration::from_secs(2));
+    assert_eq!(served.read(patient), b"");
+    served.later(Duration::from_secs(2));
+    assert_eq!(text(&served.read(patient)), "R\x001\0\0\x03\x01");
+}
+
 #[test]
 fn clients_that_come_and_go_make_few_demands() {
     let mut served = served();

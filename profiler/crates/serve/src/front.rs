@@ -73,6 +73,8 @@ pub trait Front: Consumer {
     }
     /// These calls can't be traced, or not any longer, because of this.
     fn untraced(&mut self, _tracing: &Tracing, _text: &str) {}
+    /// What it has demanded last, as far as that is known here, is so from now on.
+    fn adjusted(&mut self, _demand: &Demand) {}
     /// All processes have been announced.
     fn ready(&mut self);
     /// Nothing is attached any more.

@@ -144,6 +144,7 @@ impl Hub {
         for seat in &mut self.seats {
             let wanted = seat.demand.sampling.as_ref();
             seat.share.set(wanted, all.as_ref(), (from, to));
+            seat.front.adjusted(&seat.demand);
         }
     }
 

@@ -5,7 +5,7 @@
 //! not belong here: sockets, threads (`server`).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ const TURN: Duration = Duration::from_millis(5);
 /// Demands that are formed between two ticks. Each may look at all configurations, and change what is
 /// in the kernel; those beyond come with the tick.
 const DEMANDS: u32 = 4;
+
+/// Configurations whose answers wait; those of more are not waited for.
+const MAX_CONFIGURED: usize = 1024;
 
 /// A client's channel. Never given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,6 +66,10 @@ pub struct Agent {
     demand_is_due: bool,
     /// Formed since the last tick.
     demands: u32,
+    /// Whether what was ordered last is so already; none: nobody tells.
+    in_force: Option<bool>,
+    /// Answers to configurations, until what they want is sampled.
+    configured: VecDeque<Configured>,
     /// Counts changes of it.
     views: u64,
     /// The channel whose pending commands were tried last.
@@ -73,6 +80,14 @@ pub struct Agent {
     /// What the world had left out when that was told last.
     left_out: u64,
     warnings: Warnings,
+}
+
+/// What is answered when it is sampled what a configuration wants: its client counts from then on.
+struct Configured {
+    channel: ChannelId,
+    token: Box<[u8]>,
+    reply: Reply,
+    until: Instant,
 }
 
 /// A command of a client.
@@ -99,6 +114,8 @@ impl Agent {
             demand: Demand::default(),
             demand_is_due: false,
             demands: 0,
+            in_force: None,
+            configured: VecDeque::new(),
             views: 0,
             retried: ChannelId(0),
             commands: 0,
@@ -108,6 +125,11 @@ impl Agent {
             warnings: Warnings::default(),
             state: State::new(options, machine),
         }
+    }
+
+    /// Whoever carries out demands tells when that is done ([`Agent::adjusted`]).
+    pub fn is_told(&mut self) {
+        self.in_force = Some(true);
     }
 
     /// How it serves.
@@ -268,6 +290,14 @@ impl Agent {
         self.retry(now);
     }
 
+    /// It is sampled what was demanded so.
+    pub fn adjusted(&mut self, demand: &Demand, now: Instant) {
+        if *demand == self.demand {
+            self.in_force = Some(true);
+            self.answer_configured(now);
+        }
+    }
+
     /// All processes have been announced.
     pub fn ready(&mut self, now: Instant) {
         self.view(View::Ready);
@@ -289,6 +319,8 @@ impl Agent {
     pub fn tick(&mut self, now: Instant) {
         self.demand_is_due = true;
         self.demands = 0;
+        // Those that have waited too long.
+        self.answer_configured(now);
         self.end_silent(now);
         self.keep_within(now);
         self.state.world.tick(now);
@@ -386,8 +418,10 @@ impl Agent {
                     ..Demand::default()
                 };
                 orders.push(Order::Demand(self.demand.clone()));
+                self.in_force = self.in_force.map(|_| false);
             }
         }
+        self.answer_configured(Instant::now());
         orders.extend(self.state.world.questions().into_iter().map(Order::Ask));
         orders
     }
@@ -492,6 +526,14 @@ impl Agent {
             false => Ok(Outcome::Unknown),
         };
         match answer {
+            Ok(Outcome::Done(reply)) if self.is_awaited(command) => {
+                self.configured.push_back(Configured {
+                    channel: id,
+                    token: command.token.into(),
+                    reply,
+                    until: now + self.state.options.limits.patience,
+                });
+            }
             Ok(Outcome::Done(reply)) => self.answer(id, command.token, reply, now),
             Ok(Outcome::Unknown) => {
                 let token = command.token.into();
@@ -508,6 +550,23 @@ impl Agent {
             }
         }
         true
+    }
+
+    /// Whether a command that is carried out is answered when it is sampled so.
+    fn is_awaited(&self, command: &Command<'_>) -> bool {
+        let configures = (command.service, command.command) == ("Profiler", "configure");
+        configures && self.in_force.is_some() && self.configured.len() < MAX_CONFIGURED
+    }
+
+    /// Answers configurations, if what they want is sampled, or was waited for long enough.
+    fn answer_configured(&mut self, now: Instant) {
+        let is_so = self.in_force != Some(false) && !self.demand_is_due;
+        while let Some(first) = self.configured.front()
+            && (is_so || first.until <= now)
+            && let Some(first) = self.configured.pop_front()
+        {
+            self.answer(first.channel, &first.token, first.reply, now);
+        }
     }
 
     fn call(&mut self, peer: Peer, command: &Command<'_>, last_try: bool, now: Instant) -> Answer {
@@ -656,6 +715,18 @@ impl Agent {
         if !channel.is_open() {
             return;
         }
+        // What was asked for is answered, late or not.
+        let (own, others) = std::mem::take(&mut self.configured)
+            .into_iter()
+            .partition(|it| it.channel == id);
+        self.configured = others;
+        let own: VecDeque<Configured> = own;
+        for one in own {
+            self.answer(id, &one.token, one.reply, Instant::now());
+        }
+        let Some(channel) = self.channels.get_mut(&id) else {
+            return;
+        };
         if let Some(report) = &report {
             log::debug!("channel of {}: {}", channel.peer.address, report.text());
         }
@@ -690,6 +761,7 @@ impl Agent {
 
     /// A channel asks for nothing any more.
     fn forget(&mut self, id: ChannelId) {
+        self.configured.retain(|it| it.channel != id);
         self.state.profiles.close(id, &mut self.state.world);
         services::closed(id, &mut self.state);
         self.demand_is_due = true;

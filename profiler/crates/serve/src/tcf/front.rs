@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use profiler_model::{Batch, Consumer, Event};
+use profiler_model::{Batch, Consumer, Demand, Event};
 use profiler_report::view::quantity;
 
 use super::server::{ServeSummary, Server};
@@ -35,6 +35,10 @@ impl Front for Server {
 
     fn acknowledge(&mut self, question: u64) {
         Server::acknowledge(self, question);
+    }
+
+    fn adjusted(&mut self, demand: &Demand) {
+        Server::adjusted(self, demand.clone());
     }
 
     fn ready(&mut self) {

@@ -199,6 +199,7 @@ impl Serving {
                     agent.batch(batch, now());
                     match word {
                         Word::Acknowledge(question) => agent.acknowledge(question, now()),
+                        Word::Adjusted(demand) => agent.adjusted(&demand, now()),
                         Word::Ready => agent.ready(now()),
                         Word::Detached => agent.detached(),
                         Word::Trouble(text) => agent.trouble(text, now()),

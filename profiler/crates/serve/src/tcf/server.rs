@@ -36,6 +36,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(super) enum Word {
     /// A question was answered.
     Acknowledge(u64),
+    /// See [`Server::adjusted`].
+    Adjusted(Demand),
     /// See [`Server::ready`].
     Ready,
     /// See [`Server::detached`].
@@ -132,6 +134,9 @@ impl Server {
             .spawn(move || {
                 let mut agent = Agent::new(options, machine);
                 agent.listens(address);
+                if agent.options().replay.is_none() {
+                    agent.is_told();
+                }
                 let lines = Lines {
                     shared: Arc::clone(&guard.0),
                     finished,
@@ -203,6 +208,11 @@ impl Server {
     /// What a question asked for has been sent, as far as it comes at once.
     pub fn acknowledge(&self, question: u64) {
         self.shared.queue.push(Word::Acknowledge(question));
+    }
+
+    /// This is sampled from now on.
+    pub fn adjusted(&self, demand: Demand) {
+        self.shared.queue.push(Word::Adjusted(demand));
     }
 
     /// All processes have been announced. Commands that need them wait for that, up to the limit of
