@@ -179,7 +179,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     start_logging(&cli.common);
-    match run(cli) {
+    let work = work(cli.command);
+    match work(&cli.common) {
         Ok(status) => status,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -190,40 +191,47 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn run(cli: Cli) -> Result<u8, Failure> {
-    let common = &cli.common;
-    match cli.command {
-        Command::Record(args) => return record::record(*args, common),
-        Command::Top(args) => return top::top(*args, common),
+/// What a command does; its exit status.
+type Work = Box<dyn FnOnce(&Common) -> Result<u8, Failure>>;
+
+/// One function for each command: in one for all of them, what the others need would lie on the stack too.
+fn work(command: Command) -> Work {
+    match command {
+        Command::Record(args) => Box::new(|common| record::record(args, common)),
+        Command::Top(args) => Box::new(|common| top::top(args, common)),
         #[cfg(feature = "bytefrog")]
-        Command::Stream(args) => return stream::stream(args, common),
+        Command::Stream(args) => Box::new(|common| stream::stream(args, common)),
         #[cfg(feature = "fronts")]
-        Command::Serve(args) => serve::serve(*args, common)?,
-        Command::Report(args) => analyse::report(*args, common)?,
-        Command::Export(args) => files::export(*args, &cli.common)?,
-        Command::Formats => files::formats(&mut io::stdout())?,
-        Command::Info(args) => analyse::info(&args)?,
-        Command::Convert(args) => convert::convert(args)?,
-        Command::Import(args) => import::import(args, common)?,
-        Command::Merge(args) => files::merge(&args, common)?,
-        Command::Symbolize(args) => files::symbolize(args, common)?,
+        Command::Serve(args) => done(|common| serve::serve(args, common)),
+        Command::Report(args) => done(|common| analyse::report(*args, common)),
+        Command::Export(args) => done(|common| files::export(*args, common)),
+        Command::Formats => done(|_| Ok(files::formats(&mut io::stdout())?)),
+        Command::Info(args) => done(move |_| analyse::info(&args)),
+        Command::Convert(args) => done(|_| convert::convert(args)),
+        Command::Import(args) => done(|common| import::import(args, common)),
+        Command::Merge(args) => done(move |common| files::merge(&args, common)),
+        Command::Symbolize(args) => done(|common| files::symbolize(args, common)),
         #[cfg(feature = "bytefrog")]
-        Command::Hq(args) => return hq::hq(*args, common),
-        Command::List(args) => return list::list(args, common),
-        Command::Mark(args) => record::mark(&args, common)?,
-        Command::Doctor => return doctor::doctor(common, &mut io::stdout()),
-        Command::Completions { shell } => {
+        Command::Hq(args) => Box::new(|common| hq::hq(*args, common)),
+        Command::List(args) => Box::new(|common| list::list(args, common)),
+        Command::Mark(args) => done(move |common| record::mark(&args, common)),
+        Command::Doctor => Box::new(|common| doctor::doctor(common, &mut io::stdout())),
+        Command::Completions { shell } => done(move |_| {
             let mut command = Cli::command();
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command, "profiler", &mut script);
-            io::Write::write_all(&mut io::stdout(), &script)?;
-        }
-        Command::Man { folder } => {
+            Ok(io::Write::write_all(&mut io::stdout(), &script)?)
+        }),
+        Command::Man { folder } => done(move |_| {
             std::fs::create_dir_all(&folder)?;
-            clap_mangen::generate_to(Cli::command(), &folder)?;
-        }
+            Ok(clap_mangen::generate_to(Cli::command(), &folder)?)
+        }),
     }
-    Ok(0)
+}
+
+/// Of a command that has done what it should if it has not failed.
+fn done(does: impl FnOnce(&Common) -> Result<(), Failure> + 'static) -> Work {
+    Box::new(|common| does(common).map(|()| 0))
 }
 
 fn start_logging(common: &Common) {

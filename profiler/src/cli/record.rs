@@ -89,7 +89,7 @@ pub(super) struct MarkArgs {
 }
 
 /// Records; returns the exit status.
-pub(super) fn record(args: RecordArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn record(args: Box<RecordArgs>, common: &Common) -> Result<u8, Failure> {
     let request = request(args, common)?;
     let finished = pipeline::run(request)?;
     if !common.quiet {
@@ -118,11 +118,13 @@ pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
     }
 }
 
-fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
+/// What was asked for, made in a frame that is gone when it is done.
+#[inline(never)]
+fn request(mut args: Box<RecordArgs>, common: &Common) -> Result<Box<Request>, Failure> {
     let trace = args.trace.request()?;
     let (capture, exports) = outputs(&args)?;
-    Ok(Request {
-        watch: Watch {
+    Ok(Box::new(Request {
+        watch: Box::new(Watch {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
@@ -133,7 +135,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
             user: args.target.user()?,
             command: args.target.take_command(),
             delay: args.delay,
-        },
+        }),
         screen: None,
         capture,
         create: CreateOptions {
@@ -147,7 +149,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
         duration: args.duration,
         wait_names: args.wait_names,
         quiet: common.quiet,
-    })
+    }))
 }
 
 type Outputs = (Option<PathBuf>, Vec<pipeline::Export>);

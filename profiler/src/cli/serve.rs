@@ -190,11 +190,13 @@ struct AccessArgs {
 }
 
 /// Serves until a signal ends it.
-pub(super) fn serve(args: ServeArgs, common: &Common) -> Result<(), Failure> {
+pub(super) fn serve(args: Box<ServeArgs>, common: &Common) -> Result<(), Failure> {
     pipeline::serve(request(args, common)?)
 }
 
-fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
+/// What was asked for, made in a frame that is gone when it is done.
+#[inline(never)]
+fn request(args: Box<ServeArgs>, common: &Common) -> Result<ServeRequest, Failure> {
     let fronts = fronts(&args)?;
     let source = match args.replay {
         Some(capture) => ServeSource::Replay {
@@ -486,7 +488,7 @@ mod tests {
     fn parse(words: &str) -> Result<Result<ServeRequest, Failure>, clap::Error> {
         let words = ["serve"].into_iter().chain(words.split_whitespace());
         let line = Line::try_parse_from(words)?;
-        Ok(request(line.serve, &line.common))
+        Ok(request(Box::new(line.serve), &line.common))
     }
 
     fn parsed(words: &str) -> ServeRequest {

@@ -116,14 +116,16 @@ struct BytefrogArgs {
 pub(super) fn stream(args: StreamArgs, common: &Common) -> Result<u8, Failure> {
     let Protocol::Bytefrog(args) = args.protocol;
     let hq = args.hq.clone();
-    let streamed = pipeline::stream(request(*args, common)?)?;
+    let streamed = pipeline::stream(request(args, common)?)?;
     if !common.quiet {
         summarize(&streamed, &hq);
     }
     Ok(streamed.status)
 }
 
-fn request(mut args: BytefrogArgs, common: &Common) -> Result<StreamRequest, Failure> {
+/// What was asked for, made in a frame that is gone when it is done.
+#[inline(never)]
+fn request(mut args: Box<BytefrogArgs>, common: &Common) -> Result<Box<StreamRequest>, Failure> {
     let source = match args.replay.take() {
         Some(capture) => StreamSource::Replay {
             capture,
@@ -136,7 +138,7 @@ fn request(mut args: BytefrogArgs, common: &Common) -> Result<StreamRequest, Fai
         }
         None => StreamSource::Live(Box::new(live(&mut args, common)?)),
     };
-    Ok(StreamRequest {
+    Ok(Box::new(StreamRequest {
         agent: AgentOptions {
             address: args.hq,
             connect_timeout: (!args.connect_timeout.is_zero()).then_some(args.connect_timeout),
@@ -150,7 +152,7 @@ fn request(mut args: BytefrogArgs, common: &Common) -> Result<StreamRequest, Fai
         source,
         duration: args.duration,
         quiet: common.quiet,
-    })
+    }))
 }
 
 fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure> {
@@ -165,7 +167,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
         false => unsampled(&args.target, common)?,
     };
     Ok(LiveSource {
-        watch: Watch {
+        watch: Box::new(Watch {
             probe,
             resolve: args.resolve.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
@@ -176,7 +178,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
             user: args.target.user()?,
             command: args.target.take_command(),
             delay: Duration::ZERO,
-        },
+        }),
         stop_detaches: args.stop_detaches,
         allow_control: args.allow_control,
     })
@@ -251,14 +253,14 @@ mod tests {
         common: Common,
     }
 
-    fn parse(words: &str) -> Result<Result<StreamRequest, Failure>, clap::Error> {
+    fn parse(words: &str) -> Result<Result<Box<StreamRequest>, Failure>, clap::Error> {
         let words = ["stream", "bytefrog"].into_iter().chain(words.split(' '));
         let line = Line::try_parse_from(words)?;
         let Protocol::Bytefrog(args) = line.stream.protocol;
-        Ok(request(*args, &line.common))
+        Ok(request(args, &line.common))
     }
 
-    fn parsed(words: &str) -> StreamRequest {
+    fn parsed(words: &str) -> Box<StreamRequest> {
         parse(words).unwrap().unwrap()
     }
 

@@ -57,9 +57,16 @@ pub(super) struct TopArgs {
 }
 
 /// Shows the table until it is asked to end; returns the exit status.
-pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
-    let request = Request {
-        watch: Watch {
+pub(super) fn top(args: Box<TopArgs>, common: &Common) -> Result<u8, Failure> {
+    let request = request(args, common)?;
+    pipeline::run(request).map(|finished| finished.status)
+}
+
+/// What was asked for, made in a frame that is gone when it is done.
+#[inline(never)]
+fn request(mut args: Box<TopArgs>, common: &Common) -> Result<Box<Request>, Failure> {
+    Ok(Box::new(Request {
+        watch: Box::new(Watch {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
@@ -70,7 +77,7 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
             user: args.target.user()?,
             command: args.target.take_command(),
             delay: Duration::ZERO,
-        },
+        }),
         screen: Some(ScreenOptions {
             table: TopOptions {
                 window_ns: args.window.as_nanos() as u64,
@@ -87,6 +94,5 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
         duration: args.duration,
         wait_names: None,
         quiet: true,
-    };
-    pipeline::run(request).map(|finished| finished.status)
+    }))
 }

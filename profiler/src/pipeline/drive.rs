@@ -26,9 +26,9 @@ impl Drivable for Session {
     }
 }
 
-impl Drivable for Option<Session> {
+impl Drivable for Option<Box<Session>> {
     fn session(&mut self) -> Option<&mut Session> {
-        self.as_mut()
+        self.as_deref_mut()
     }
 }
 

@@ -54,7 +54,7 @@ pub struct HqRequest {
 
 /// Receives until it is told to end, or all runs have ended; the exit status.
 pub fn run(request: HqRequest) -> Result<u8, Failure> {
-    super::event_loop()?.block_on(receive(request))
+    super::block_on(&super::event_loop()?, move || receive(request))
 }
 
 async fn receive(request: HqRequest) -> Result<u8, Failure> {

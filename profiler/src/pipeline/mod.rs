@@ -7,6 +7,7 @@
 mod containers;
 mod convert;
 mod drive;
+mod heap;
 #[cfg(feature = "bytefrog")]
 pub mod hq;
 mod import;
@@ -57,4 +58,10 @@ pub use unwinding::{COPIES_PER_SECOND, DEEP_FRAMES_PER_SECOND};
 fn event_loop() -> Result<Runtime, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context(|| "failed to start the event loop")
+}
+
+/// Runs what `begin` returns to its end. It lies on the heap (see [`heap`]), and what comes of it should be small: each
+/// frame of the event loop has room for it.
+fn block_on<T, F: Future<Output = T>>(event_loop: &Runtime, begin: impl FnOnce() -> F) -> T {
+    event_loop.block_on(Box::into_pin(heap::boxed(begin)))
 }

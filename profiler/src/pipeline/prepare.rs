@@ -52,20 +52,22 @@ fn samples_user_stacks(probe: &ProbeOptions) -> bool {
 
 /// A session before its probes are attached.
 pub(super) struct Prepared {
-    pub(super) watch: Watch,
+    pub(super) watch: Box<Watch>,
     /// The processes and threads that were named.
     pub(super) targets: Vec<Target>,
     /// The hierarchy of cgroups, and what is watched of it; none if none is mounted.
     pub(super) cgroups: Option<Chosen>,
     pub(super) command: Option<StoppedCommand>,
-    pub(super) tracer: Option<Tracer>,
+    pub(super) tracer: Option<Box<Tracer>>,
     /// The wanted cgroups, if the filter is by cgroups: for all who learn of them, or need to know.
     pub(super) wanted: Option<WantedCgroups>,
 }
 
 impl Prepared {
-    /// Makes all ready. The filter of the probes names the command's process from now on.
-    pub(super) fn new(mut watch: Watch) -> Result<Prepared, Failure> {
+    /// Makes all ready. The filter of the probes names the command's process from now on. In a frame of its own:
+    /// see [`super::heap`].
+    #[inline(never)]
+    pub(super) fn new(mut watch: Box<Watch>) -> Result<Box<Prepared>, Failure> {
         if let Some(bytes) = watch
             .unwind_bytes
             .filter(|_| samples_user_stacks(&watch.probe))
@@ -109,14 +111,14 @@ impl Prepared {
             None => None,
         };
         let filter = watch.probe.filter.cgroups.as_ref();
-        let mut prepared = Prepared {
+        let mut prepared = Box::new(Prepared {
             wanted: filter.map(WantedCgroups::new),
             watch,
             targets,
             cgroups,
             command,
             tracer: None,
-        };
+        });
         prepared.choose()?;
         Ok(prepared)
     }
@@ -140,11 +142,11 @@ impl Prepared {
         let words = self.watch.command.iter().flatten();
         let program = words.map(Path::new).next();
         let running = self.command.as_ref().map(StoppedCommand::pid).zip(program);
-        let Watch { probe, .. } = &self.watch;
+        let Watch { probe, .. } = &*self.watch;
         let cgroups = probe.hierarchy.clone().zip(self.wanted.clone());
         let tracer = Tracer::prepare(trace.clone(), &probe.filter, cgroups, running)?;
         self.watch.probe.calls = Some(tracer.call_options(self.watch.probe.buffer_bytes));
-        self.tracer = Some(tracer);
+        self.tracer = Some(Box::new(tracer));
         Ok(())
     }
 }

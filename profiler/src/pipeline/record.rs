@@ -25,6 +25,7 @@ use profiler_resolve::{
 use profiler_target::command::shell_status;
 
 use super::drive::{Driver, drive};
+use super::heap;
 use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
@@ -47,7 +48,7 @@ const TABLES_SOON: Duration = Duration::from_millis(300);
 /// What to record, and where to.
 pub struct Request {
     /// Whom and what.
-    pub watch: Watch,
+    pub watch: Box<Watch>,
     /// A live table in place of a capture.
     pub screen: Option<ScreenOptions>,
     /// Where the capture goes; none: only the exports are wanted.
@@ -108,7 +109,7 @@ pub struct Finished {
 }
 
 /// Records until the end that was asked for, writes all outputs.
-pub fn run(mut request: Request) -> Result<Finished, Failure> {
+pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
     scratch::sweep();
     let mut scratch = Scratch::new(request.capture.is_none());
     let capture = request
@@ -139,18 +140,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
     let mut finished = record(request, &capture, later)?;
     scratch.keep_locked();
     if !exports.is_empty() {
-        Reader::open(&capture)
-            .map_err(Failure::from)
-            .and_then(|capture| {
-                outputs::export(
-                    capture,
-                    |_| TimeRange::ALL,
-                    &Selection::default(),
-                    exports,
-                    quiet,
-                )
-            })
-            .map_err(|failure| scratch.keep(failure))?;
+        export(&capture, exports, quiet).map_err(|failure| scratch.keep(failure))?;
     }
     if scratch.used {
         finished.capture = None;
@@ -158,17 +148,28 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
     Ok(finished)
 }
 
-fn record(request: Request, path: &Path, later: Later) -> Result<Finished, Failure> {
-    super::event_loop()?.block_on(async {
-        let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
-        let (mut session, mut recording) = begin(request, path)?;
+/// Writes the other files. In a frame of its own: see [`heap`].
+#[inline(never)]
+fn export(capture: &Path, exports: Vec<Export>, quiet: bool) -> Result<(), Failure> {
+    let capture = Reader::open(capture)?;
+    let selection = Selection::default();
+    outputs::export(capture, |_| TimeRange::ALL, &selection, exports, quiet)
+}
+
+fn record(request: Box<Request>, path: &Path, later: Later) -> Result<Box<Finished>, Failure> {
+    let event_loop = super::event_loop()?;
+    let entered = event_loop.enter();
+    let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
+    let (mut session, mut recording) = begin(request, path)?;
+    drop(entered);
+    super::block_on(&event_loop, move || async move {
         let end = recording.watch(&mut session, &mut signals, later).await;
         recording.finish(session, end, &mut signals).await
     })
 }
 
 /// Starts it, unless a signal to end comes first.
-fn begin(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
+fn begin(request: Box<Request>, path: &Path) -> Result<(Box<Session>, Box<Recording>), Failure> {
     let _start = Start::watch().context(|| "failed to listen for signals")?;
     Recording::start(request, path).map_err(|failure| match is_given_up() {
         true => Failure {
@@ -257,7 +258,10 @@ impl Driver for Recording {
 }
 
 impl Recording {
-    fn start(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
+    fn start(
+        request: Box<Request>,
+        path: &Path,
+    ) -> Result<(Box<Session>, Box<Recording>), Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
         // A name that is taken is told before code is read for seconds, and the file made behind that: who kills us
@@ -265,13 +269,14 @@ impl Recording {
         if request.screen.is_none() {
             Writer::check(path, &request.create)?;
         }
+        let create = request.create;
         let prepared = Prepared::new(request.watch)?;
         // The command is there, and has what priority it has.
         let priority = Priority::begin();
         let mut session = Session::attach(prepared)?;
         let output = match request.screen {
             None => {
-                let mut writer = Writer::create(path, request.create)?;
+                let mut writer = heap::try_boxed(|| Writer::create(path, create))?;
                 session.begin()?;
                 writer.publish()?;
                 if let Some((folder, parts @ 1..)) = writer.kept()
@@ -284,8 +289,8 @@ impl Recording {
             }
             Some(screen) => {
                 session.begin()?;
-                let screen = Screen::open(screen);
-                Output::Screen(Box::new(screen.context(|| "failed to use the terminal")?))
+                let screen = heap::try_boxed(|| Screen::open(screen));
+                Output::Screen(screen.context(|| "failed to use the terminal")?)
             }
         };
         if !request.quiet
@@ -293,7 +298,7 @@ impl Recording {
         {
             say(&format!("waiting for {awaited}"));
         }
-        let recording = Recording {
+        let recording = Box::new(Recording {
             output,
             path: path.to_owned(),
             live: LiveLine::new(request.quiet),
@@ -305,7 +310,7 @@ impl Recording {
             has_ring,
             dumps: 0,
             priority,
-        };
+        });
         Ok((session, recording))
     }
 
@@ -371,11 +376,11 @@ impl Recording {
 
     /// Detaches, passes on what is left, waits for names and closes the capture.
     async fn finish(
-        mut self,
-        mut session: Session,
+        mut self: Box<Self>,
+        mut session: Box<Session>,
         end: End,
         signals: &mut Signals,
-    ) -> Result<Finished, Failure> {
+    ) -> Result<Box<Finished>, Failure> {
         let over = Instant::now();
         let mut trace = session.detach();
         // As readers of the capture count: what came while all was attached, or detached, is in it.
@@ -428,7 +433,7 @@ impl Recording {
             (0, 1..) => FAILED,
             (status, _) => status,
         };
-        Ok(Finished {
+        Ok(Box::new(Finished {
             status,
             samples: counts.samples,
             own_samples: counts.own_samples,
@@ -448,7 +453,7 @@ impl Recording {
             trace,
             never_came,
             had_ended,
-        })
+        }))
     }
 }
 

@@ -53,7 +53,7 @@ pub enum ServeSource {
 
 /// Serves until a signal ends it.
 pub fn serve(request: ServeRequest) -> Result<(), Failure> {
-    super::event_loop()?.block_on(async {
+    super::block_on(&super::event_loop()?, move || async move {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
         let ServeRequest {
             fronts,

@@ -55,7 +55,7 @@ pub enum StreamSource {
 /// What happens now.
 pub struct LiveSource {
     /// Whom to watch, and what of them.
-    pub watch: Watch,
+    pub watch: Box<Watch>,
     /// Whether a command goes on when HQ stops the run.
     pub stop_detaches: bool,
     /// Whether HQ may pause what we did not start.
@@ -94,18 +94,19 @@ impl Streamed {
 }
 
 /// Streams until HQ, a signal, or the end of what is streamed ends it.
-pub fn stream(request: StreamRequest) -> Result<Streamed, Failure> {
-    super::event_loop()?.block_on(async {
+pub fn stream(request: Box<StreamRequest>) -> Result<Box<Streamed>, Failure> {
+    super::block_on(&super::event_loop()?, move || async move {
         let signals = Signals::listen().context(|| "failed to listen for signals")?;
         let (agent, duration, quiet) = (request.agent, request.duration, request.quiet);
-        match request.source {
+        let streamed = match request.source {
             StreamSource::Live(source) => {
                 live::stream(agent, *source, duration, quiet, signals).await
             }
             StreamSource::Replay { capture, speed } => {
                 replay::stream(agent, &capture, speed, duration, signals).await
             }
-        }
+        };
+        streamed.map(Box::new)
     })
 }
 

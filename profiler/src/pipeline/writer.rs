@@ -54,7 +54,7 @@ struct Dropped {
 
 impl CaptureThread {
     /// Starts the thread.
-    pub(super) fn start(writer: Writer) -> std::io::Result<CaptureThread> {
+    pub(super) fn start(writer: Box<Writer>) -> std::io::Result<CaptureThread> {
         let (queue, messages) = sync_channel(QUEUE);
         let (used, spare) = sync_channel(SPARE);
         let shared = Arc::new(Shared::default());
@@ -184,7 +184,7 @@ impl Dropped {
 }
 
 fn run(
-    mut writer: Writer,
+    mut writer: Box<Writer>,
     messages: Receiver<Message>,
     used: &SyncSender<Vec<Event>>,
     shared: &Shared,
@@ -278,7 +278,7 @@ mod tests {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             wait.recv().unwrap();
-            run(writer, messages, &used, &theirs)
+            run(Box::new(writer), messages, &used, &theirs)
         });
         let (waiting, dropped) = (Batch::default(), Dropped::default());
         let mut capture = CaptureThread {

@@ -119,7 +119,7 @@ impl CallValues for Registers {
 }
 
 struct Pairing {
-    resolver: Resolver,
+    resolver: Box<Resolver>,
     now: u64,
     tid: u32,
 }

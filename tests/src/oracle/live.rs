@@ -80,7 +80,7 @@ pub fn family(pids: &[u32]) -> io::Result<Vec<u32>> {
 
 /// Sampling of some processes and their children.
 pub struct Live {
-    probe: Probe,
+    probe: Box<Probe>,
     files: Files,
     slots: BTreeMap<String, Slot>,
     mapped: BTreeMap<u32, Arc<[Mapped]>>,

@@ -65,7 +65,7 @@ impl Simulation {
     }
 }
 
-fn resolver() -> Resolver {
+fn resolver() -> Box<Resolver> {
     let options = ResolveOptions {
         debug_dirs: Vec::new(),
         ..ResolveOptions::default()

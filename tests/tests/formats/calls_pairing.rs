@@ -64,7 +64,7 @@ fn probe(name: &str, returns: ReturnMode, role: Role) -> TracedProbe {
 }
 
 struct Case {
-    resolver: Resolver,
+    resolver: Box<Resolver>,
     now: u64,
     raw: Vec<RawEvent>,
     batches: Vec<Batch>,

@@ -37,7 +37,7 @@ struct Traced {
     setting: Setting,
     program: Running,
     input: ChildStdin,
-    probe: Probe,
+    probe: Box<Probe>,
 }
 
 /// Starts the program built of a source; none, and said so, if there can't be one.

@@ -312,7 +312,7 @@ const ON: ProbeControl = ProbeControl {
     reserved: [0; 6],
 };
 
-fn attach(calls: CallOptions, filter: Filter) -> Probe {
+fn attach(calls: CallOptions, filter: Filter) -> Box<Probe> {
     let options = ProbeOptions {
         hierarchy: None,
         sources: Vec::new(),

@@ -28,14 +28,14 @@ use profiler_probe::{Probe, ProbeOptions, now};
 use profiler_target::Filter;
 use profiler_tests::skip::{emulated, privileged};
 
-fn attach(pid: u32) -> Probe {
+fn attach(pid: u32) -> Box<Probe> {
     attach_to(Filter {
         pids: vec![Pid(pid)],
         ..Filter::default()
     })
 }
 
-fn attach_to(filter: Filter) -> Probe {
+fn attach_to(filter: Filter) -> Box<Probe> {
     Probe::attach(ProbeOptions {
         hierarchy: None,
         sources: Vec::new(),
@@ -122,7 +122,7 @@ fn unseen(events: &[RawEvent]) -> u64 {
 }
 
 /// Ends the recording of waits.
-fn finish(mut probe: Probe, mut events: Vec<RawEvent>) -> Vec<RawEvent> {
+fn finish(mut probe: Box<Probe>, mut events: Vec<RawEvent>) -> Vec<RawEvent> {
     probe.finish_waits(&mut events);
     probe.drain(&mut events);
     probe.losses(now(), &mut events);

@@ -1,13 +1,17 @@
 //! The profiler in its own recordings: its threads have names, and it can be left out.
 //!
 //! Oracle: the process id of the profiler that records, known from outside. While it begins it works for
-//! many ticks of 4,999 Hz, whatever else runs; beside it a chain burns CPU time, which is always there.
+//! many ticks of 4,999 Hz, whatever else runs; beside it a chain burns CPU time, which is always there. The stacks of its
+//! beginning have an end that is known as well: nothing calls `_start`.
 
+use std::path::Path;
 use std::process::Command;
 
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::recording::Recording;
-use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::setting::{LIMIT, Setting, profiler};
+use profiler_tests::skip::skip;
 use rustix::process::Signal;
 
 /// What was recorded, and by whom.
@@ -120,6 +124,44 @@ fn a_recording_leaves_it_out() -> Outcome {
     assert!(
         !recording.of_pid(chain).is_empty(),
         "no sample of the chain"
+    );
+    Ok(())
+}
+
+/// While it begins its unwind tables are not in the kernel, and of each stack 16 KiB are copied: it does not stand
+/// deeper. Large values on the stack of its first thread once left a third of these samples without a beginning.
+#[test]
+fn how_it_begins_is_recorded_with_whole_stacks() -> Outcome {
+    let name = "e2e_self::how_it_begins_is_recorded_with_whole_stacks";
+    let folder = profiler()?.parent().and_then(Path::file_name);
+    if folder.is_some_and(|folder| folder == "debug") {
+        skip(name, "the frames of code that is not optimised are larger");
+        return Ok(());
+    }
+    let Some(setting) = Setting::new(name)? else {
+        return Ok(());
+    };
+    let (mut stacks, mut early) = (0, Vec::new());
+    while stacks < 300 {
+        let recorder = setting.start_recording(&["-a", "-F", "799"])?;
+        let own = recorder.pid();
+        recorder.signal(Signal::INT)?;
+        recorder.end(LIMIT)?.success()?;
+        let recording = setting.recording()?;
+        let mut of_first = recording.of_pid(own);
+        // Where there was no room for a copy, the leaf alone is known.
+        of_first.retain(|sample| sample.tid == own && sample.user.len() > 1);
+        assert!(!of_first.is_empty(), "no stack of how it began");
+        stacks += of_first.len();
+        of_first.retain(|sample| sample.user_end != StackEnd::Complete);
+        early.extend(of_first.iter().map(|sample| sample.chain().join(" <- ")));
+    }
+    // One in a hundred: the C library may be at its deepest.
+    assert!(
+        early.len() * 100 <= stacks,
+        "{} of {stacks} end early:\n{}",
+        early.len(),
+        early.join("\n")
     );
     Ok(())
 }

@@ -268,7 +268,7 @@ fn a_program_in_other_namespaces_has_names_when_it_has_ended() {
             mmap.len += 4096;
         }
     }
-    let mut resolvers: Vec<Resolver> = (0..2)
+    let mut resolvers: Vec<Box<Resolver>> = (0..2)
         .map(|_| Resolver::new(ResolveOptions::default()).unwrap())
         .collect();
     for (resolver, events) in resolvers.iter_mut().zip([&by_range, &by_path]) {

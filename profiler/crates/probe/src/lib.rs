@@ -185,10 +185,17 @@ struct CpuProbe {
     ticked: Timestamp,
 }
 
+/// In a frame of its own: a large value takes room on the stack as long as the function runs that makes it, and of how
+/// we begin a recording should have whole stacks.
+#[inline(never)]
+fn boxed(make: impl FnOnce() -> Probe) -> Box<Probe> {
+    Box::new(make())
+}
+
 impl Probe {
     /// Loads and attaches everything: the side-band first, so that a sample's process is known
     /// before the sample. On an error nothing stays behind.
-    pub fn attach(options: ProbeOptions) -> Result<Probe, ProbeError> {
+    pub fn attach(options: ProbeOptions) -> Result<Box<Probe>, ProbeError> {
         Probe::attach_as(options, false)
     }
 
@@ -196,11 +203,11 @@ impl Probe {
     /// that the walk began with, and up to `profiler_common::unwind::PROOF_BYTES` of the stack, as the
     /// copy that a sample of a file without a table has otherwise.
     #[doc(hidden)]
-    pub fn attach_with_proof(options: ProbeOptions) -> Result<Probe, ProbeError> {
+    pub fn attach_with_proof(options: ProbeOptions) -> Result<Box<Probe>, ProbeError> {
         Probe::attach_as(options, true)
     }
 
-    fn attach_as(options: ProbeOptions, unwind_proof: bool) -> Result<Probe, ProbeError> {
+    fn attach_as(options: ProbeOptions, unwind_proof: bool) -> Result<Box<Probe>, ProbeError> {
         check_count(
             options.sources.len(),
             options.calls.is_some() || options.off_cpu,
@@ -307,30 +314,33 @@ impl Probe {
         let unwinder = unwind.map(|unwind| Unwinder::new(&ebpf, &unwind));
         let unwinder = unwinder.transpose()?;
 
-        let mut probe = Probe {
-            attached: sources
-                .iter()
-                .map(|plan| plan.attached.clone())
-                .chain(waits.as_ref().map(|_| waits::source()))
-                .collect(),
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?;
+        let interpreters = interpreters.attach();
+        let attached = sources
+            .iter()
+            .map(|plan| plan.attached.clone())
+            .chain(waits.as_ref().map(|_| waits::source()))
+            .collect();
+        let mut probe = boxed(move || Probe {
+            attached,
             sources,
             cpus,
             shared_events: Vec::new(),
             ebpf,
             logger,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
-                .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?,
+            epoll,
             sizes,
             losses: LossMeter::new(now(), &idle::read()),
             calls,
             cgroups: Cgroups::default(),
-            interpreters: interpreters.attach(),
+            interpreters,
             unwinder,
             waits: None,
             adjustment: options.adjustable.then(Adjustment::default),
             left: Vec::new(),
             buffer: BytesMut::new(),
-        };
+        });
         for cpu in &probe.cpus {
             probe.poll(cpu, true)?;
         }

@@ -80,7 +80,8 @@ impl Fingerprints {
         hasher.write_u64(len);
         edges(file, len, &mut |bytes| hasher.write(bytes));
         if len > WHOLE_BYTES {
-            let mut buffer = [0; PLACE_BYTES];
+            // Much of a stack: see how a session begins.
+            let mut buffer = vec![0; PLACE_BYTES];
             for place in 0..PLACES {
                 let at = self.seed.hash_one((len, place)) % (len - PLACE_BYTES as u64);
                 let got = read_up_to(file, &mut buffer, at).unwrap_or(0);

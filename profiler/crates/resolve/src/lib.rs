@@ -154,9 +154,16 @@ pub struct Resolver {
     last_event: (Timestamp, Instant),
 }
 
+/// In a frame of its own: a large value takes room on the stack as long as the function runs that makes it, and of how
+/// a session begins should have whole stacks.
+#[inline(never)]
+fn boxed(make: impl FnOnce() -> Resolver) -> Box<Resolver> {
+    Box::new(make())
+}
+
 impl Resolver {
     /// Starts the symbolizer, and begins to read the kernel's symbols.
-    pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
+    pub fn new(options: ResolveOptions) -> Result<Box<Resolver>, ResolveError> {
         let host = Root::own().ok().map(Arc::new);
         let closer = Closer::start().map_err(ResolveError::Thread)?;
         // Those who ask from here on have this thread's priority.
@@ -174,24 +181,28 @@ impl Resolver {
             patience: symbolize::PATIENCE,
         };
         let naming = Naming::start(settings, options.keep_code);
+        let naming = naming.map_err(ResolveError::Thread)?;
+        let kernel = KernelNames::start();
+        let modules = Modules::new(host, options.tables_bytes.is_some(), closer);
+        let unwinding = Unwinding::start(options.tables_bytes)?;
         let began = options.session.started;
-        let mut resolver = Resolver {
+        let mut resolver = boxed(move || Resolver {
             epoch: Epoch::new(options.session, options.sources, options.epoch_limits),
-            naming: naming.map_err(ResolveError::Thread)?,
-            kernel: KernelNames::start(),
+            naming,
+            kernel,
             stacks: Stacks::new(),
             processes,
             mapped: Mapped {
-                modules: Modules::new(host, options.tables_bytes.is_some(), closer),
+                modules,
                 interpreters: Interpreters::new(),
-                unwinding: Unwinding::start(options.tables_bytes)?,
+                unwinding,
             },
             calls: Calls::default(),
             waits: WaitStacks::default(),
             dialogue: Dialogue::default(),
             tidied: began,
             last_event: (began, Instant::now()),
-        };
+        });
         resolver.start_epoch(0, began);
         Ok(resolver)
     }

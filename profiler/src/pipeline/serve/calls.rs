@@ -57,7 +57,7 @@ pub struct CallLimits {
 pub(super) struct Tracers {
     resolve: ResolveOptions,
     limits: CallLimits,
-    running: Vec<(Tracing, Session)>,
+    running: Vec<(Tracing, Box<Session>)>,
     /// Those that could not be begun: they are not tried again while they are wanted.
     refused: BTreeSet<Tracing>,
     /// Those that wait for a file to be mapped, with what was mapped when it was looked last.
@@ -172,7 +172,7 @@ impl Tracers {
         }
     }
 
-    fn begin(&self, tracing: &Tracing) -> Result<Session, Failure> {
+    fn begin(&self, tracing: &Tracing) -> Result<Box<Session>, Failure> {
         let most = match tracing.awaited {
             true => MOST_AWAITED,
             false => MOST,
@@ -202,7 +202,7 @@ impl Tracers {
             follow_exact: false,
             yes: false,
         };
-        let prepared = Prepared::new(Watch {
+        let prepared = Prepared::new(Box::new(Watch {
             probe: ProbeOptions {
                 sources: Vec::new(),
                 calls: None,
@@ -231,7 +231,7 @@ impl Tracers {
             command: None,
             user: None,
             delay: Duration::ZERO,
-        })?;
+        }))?;
         prepared.are_there()?;
         let mut session = Session::attach(prepared)?;
         session.begin()?;
@@ -337,7 +337,7 @@ fn provider(pattern: &str) -> Option<&str> {
 }
 
 /// Takes one out of the kernel, and hands over what was still there.
-fn end(tracing: &Tracing, mut session: Session, hub: &mut Hub) {
+fn end(tracing: &Tracing, mut session: Box<Session>, hub: &mut Hub) {
     session.detach();
     session.pass(None, &mut Traced { tracing, hub });
     log::info!("calls of process {} are traced no more", tracing.process);

@@ -100,8 +100,8 @@ impl Adjustable {
         self
     }
 
-    fn attach(&self, known: &mut Option<KnownProcesses>) -> Result<Session, Failure> {
-        let prepared = Prepared::new(Watch {
+    fn attach(&self, known: &mut Option<KnownProcesses>) -> Result<Box<Session>, Failure> {
+        let prepared = Prepared::new(Box::new(Watch {
             probe: self.probe.clone(),
             resolve: self.resolve.clone(),
             unwind_bytes: self.unwind_bytes,
@@ -112,7 +112,7 @@ impl Adjustable {
             command: None,
             user: None,
             delay: Duration::ZERO,
-        })?;
+        }))?;
         let mut session = Session::attach_again(prepared, known)?;
         session.begin()?;
         Ok(session)
@@ -122,7 +122,7 @@ impl Adjustable {
 /// A session that is attached, and has nobody yet who looks.
 pub(super) struct Ready {
     options: Adjustable,
-    session: Session,
+    session: Box<Session>,
     quiet: bool,
 }
 
@@ -190,7 +190,7 @@ enum Input {
 }
 
 impl Driver for Live<'_> {
-    type Of = Option<Session>;
+    type Of = Option<Box<Session>>;
     type Input = Input;
     type End = ();
 
@@ -210,7 +210,7 @@ impl Driver for Live<'_> {
     fn hear(
         &mut self,
         input: Input,
-        attached: &mut Option<Session>,
+        attached: &mut Option<Box<Session>>,
     ) -> Result<Option<()>, Failure> {
         match input {
             Input::Wish(Wish::Demand(demand)) => {
@@ -243,14 +243,18 @@ impl Driver for Live<'_> {
         Ok(None)
     }
 
-    fn signalled(&mut self, signal: Heard, _: &mut Option<Session>) -> Result<Option<()>, Failure> {
+    fn signalled(
+        &mut self,
+        signal: Heard,
+        _: &mut Option<Box<Session>>,
+    ) -> Result<Option<()>, Failure> {
         Ok(signal.ends().then_some(()))
     }
 }
 
 impl Live<'_> {
     /// Its session, which is attached, and what drives that.
-    fn new(ready: Ready, linger: Duration, hub: &mut Hub) -> (Option<Session>, Live<'_>) {
+    fn new(ready: Ready, linger: Duration, hub: &mut Hub) -> (Option<Box<Session>>, Live<'_>) {
         let live = Live {
             hub,
             tracers: Tracers::new(&ready.options.resolve, ready.options.calls),
@@ -267,7 +271,7 @@ impl Live<'_> {
     }
 
     /// Does what clients want now.
-    fn meet(&mut self, demand: Demand, attached: &mut Option<Session>) {
+    fn meet(&mut self, demand: Demand, attached: &mut Option<Box<Session>>) {
         if demand.attached {
             self.detach_at = None;
             if attached.is_none() && !self.attach(attached) {
@@ -300,7 +304,7 @@ impl Live<'_> {
     }
 
     /// Whether it could be done.
-    fn attach(&mut self, attached: &mut Option<Session>) -> bool {
+    fn attach(&mut self, attached: &mut Option<Box<Session>>) -> bool {
         self.announced = false;
         self.sampled = Some((None, 0));
         match self.options.attach(&mut self.known) {
@@ -314,7 +318,7 @@ impl Live<'_> {
     }
 
     /// Takes everything out of the kernel, and passes on what was there.
-    fn detach(&mut self, attached: &mut Option<Session>) {
+    fn detach(&mut self, attached: &mut Option<Box<Session>>) {
         self.detach_at = None;
         self.names_until = None;
         let Some(mut session) = attached.take() else {
@@ -327,7 +331,7 @@ impl Live<'_> {
         self.hub.detached();
     }
 
-    fn ask(&mut self, front: FrontId, question: &Question, attached: &mut Option<Session>) {
+    fn ask(&mut self, front: FrontId, question: &Question, attached: &mut Option<Box<Session>>) {
         if let Place::Calls(tracing) = &question.place {
             self.tracers.flush(tracing, self.hub);
         } else if let Some(session) = attached {
@@ -348,7 +352,7 @@ impl Live<'_> {
         self.hub.acknowledge(front, question.id);
     }
 
-    fn find_names(&mut self, attached: &mut Option<Session>) {
+    fn find_names(&mut self, attached: &mut Option<Box<Session>>) {
         let Some(session) = attached else {
             return;
         };

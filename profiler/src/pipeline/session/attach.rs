@@ -18,26 +18,28 @@ use super::window::Window;
 use super::{Session, TICK};
 use crate::error::{Context, Failure};
 use crate::pipeline::containers::Containers;
+use crate::pipeline::heap;
 use crate::pipeline::prepare::Prepared;
 use crate::pipeline::scope::Scope;
+use profiler_model::Timestamp;
 use profiler_probe::{Probe, now};
-use profiler_resolve::{KnownProcesses, Resolver};
+use profiler_resolve::{KnownProcesses, ResolveOptions, Resolver};
 use profiler_target::command::StoppedCommand;
 
 const POLL_FAILED: &str = "failed to poll for what happens";
 
 impl Session {
     /// Attaches everything. The command, if there is one, still waits for [`Session::begin`].
-    pub(in crate::pipeline) fn attach(prepared: Prepared) -> Result<Session, Failure> {
+    pub(in crate::pipeline) fn attach(prepared: Box<Prepared>) -> Result<Box<Session>, Failure> {
         Session::attach_again(prepared, &mut None)
     }
 
     /// The same, and what was known of processes is known again: they stay the same, and epochs are
     /// counted on. It is left where it is if this fails.
     pub(in crate::pipeline) fn attach_again(
-        prepared: Prepared,
+        prepared: Box<Prepared>,
         known: &mut Option<KnownProcesses>,
-    ) -> Result<Session, Failure> {
+    ) -> Result<Box<Session>, Failure> {
         let Prepared {
             watch,
             targets,
@@ -45,47 +47,37 @@ impl Session {
             command,
             tracer,
             wanted,
-        } = prepared;
+        } = *prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
         probe.leave_out_own_calls()?;
         let wake = probe.wake_fd().try_clone_to_owned();
         let wake = watched(wake.context(|| POLL_FAILED)?).context(|| POLL_FAILED)?;
-        let containers = cgroups.map(|chosen| Containers::start(chosen, wanted, &mut probe));
-        let containers = containers
-            .transpose()
-            .context(|| "failed to start a thread")?;
-        let answers = containers.as_ref().map(Containers::wake_fd);
+        let containers = cgroups.map(|chosen| {
+            let containers = heap::try_boxed(|| Containers::start(chosen, wanted, &mut probe));
+            containers.context(|| "failed to start a thread")
+        });
+        let containers = containers.transpose()?;
+        let answers = containers.as_deref().map(Containers::wake_fd);
         let answers = answers.map(|fd| fd.and_then(watched)).transpose();
         let answers = answers.context(|| POLL_FAILED)?;
         let at = now();
-        let mut resolve = watch.resolve;
-        resolve.session = profiler_model::Session {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            target: watch.target,
-            command: std::env::args_os()
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect(),
-            // What is left out at the beginning is told when time counts.
-            started: at,
-            ..machine()
-        };
-        resolve.sources = probe.sources().iter().map(source).collect();
-        let mut resolver = Resolver::new(resolve)?;
+        let mut resolver = resolver(watch.resolve, watch.target, at, &probe)?;
         if let Some(known) = known.take() {
             resolver.resume(known);
         }
         let about_to_run = command.as_ref().map(StoppedCommand::pid);
         let mut raw = Vec::new();
-        let began = (at, &mut probe, &mut raw);
+        let began = (at, &mut *probe, &mut raw);
         let walk = Walk::begin(resolver, scope, containers, tracer, about_to_run, began)?;
         let program = watch.command.iter().flatten().next();
         let program = program.map_or(String::new(), |word| word.display().to_string());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Session {
-            window: Window::new(watch.delay, at, walk.awaited().is_some()),
-            collector: Collector::new(probe, raw, watch.no_self),
+        let (delay, no_self) = (watch.delay, watch.no_self);
+        Ok(heap::boxed(move || Session {
+            window: Window::new(delay, at, walk.awaited().is_some()),
+            collector: Collector::new(probe, raw, no_self),
             walk,
             counts: Counts::default(),
             command: Command::new(command, program),
@@ -93,8 +85,30 @@ impl Session {
             wake,
             answers,
             tick,
-        })
+        }))
     }
+}
+
+/// Starts what resolves. In a frame of its own: see [`heap`].
+#[inline(never)]
+fn resolver(
+    mut options: ResolveOptions,
+    target: String,
+    at: Timestamp,
+    probe: &Probe,
+) -> Result<Box<Resolver>, Failure> {
+    options.session = profiler_model::Session {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        target,
+        command: std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        // What is left out at the beginning is told when time counts.
+        started: at,
+        ..machine()
+    };
+    options.sources = probe.sources().iter().map(source).collect();
+    Ok(Resolver::new(options)?)
 }
 
 /// Has the event loop watch a descriptor of our own.

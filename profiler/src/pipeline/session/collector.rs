@@ -26,7 +26,7 @@ const MAX_PENDING: usize = 1 << 20;
 /// The sources of raw events, merged by time.
 pub(super) struct Collector {
     /// None once it was detached.
-    probe: Option<Probe>,
+    probe: Option<Box<Probe>>,
     /// What was taken in and is not in order yet.
     raw: Vec<RawEvent>,
     order: Order,
@@ -43,7 +43,7 @@ pub(super) struct Collector {
 
 impl Collector {
     /// Of a probe that is attached, and what it has recorded already.
-    pub(super) fn new(probe: Probe, raw: Vec<RawEvent>, no_self: bool) -> Collector {
+    pub(super) fn new(probe: Box<Probe>, raw: Vec<RawEvent>, no_self: bool) -> Collector {
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"));
         Collector {
@@ -62,17 +62,17 @@ impl Collector {
 
     /// The probe, as long as it is attached.
     pub(super) fn probe(&mut self) -> Option<&mut Probe> {
-        self.probe.as_mut()
+        self.probe.as_deref_mut()
     }
 
     /// The same, and what was taken in.
     pub(super) fn attached(&mut self) -> Option<(&mut Probe, &mut Vec<RawEvent>)> {
-        Some((self.probe.as_mut()?, &mut self.raw))
+        Some((self.probe.as_deref_mut()?, &mut self.raw))
     }
 
     /// Whether the kernel's buffers do not bear waiting.
     pub(super) fn is_awake(&self) -> bool {
-        self.probe.as_ref().is_some_and(Probe::is_awake)
+        self.probe.as_deref().is_some_and(Probe::is_awake)
     }
 
     /// Takes what is in the kernel's buffers, without samples and calls that are not wanted; how many calls

@@ -21,15 +21,15 @@ use profiler_resolve::{Resolver, UnwindSummary};
 
 /// From raw events to batches: the resolver and all who follow events beside it.
 pub(super) struct Walk {
-    resolver: Resolver,
+    resolver: Box<Resolver>,
     scope: Scope,
     /// The same for what has not been ordered yet. It may miss a child whose fork comes out of a
     /// buffer that was drained a moment too early; then its files are opened only when they are
     /// needed, and nothing is left out.
     early_scope: Scope,
     /// None if there are no cgroups here.
-    containers: Option<Containers>,
-    tracer: Option<Tracer>,
+    containers: Option<Box<Containers>>,
+    tracer: Option<Box<Tracer>>,
     /// How stacks were walked by tables, once the probes are gone.
     unwound: Option<UnwindSummary>,
     warned_of_stacks: bool,
@@ -41,10 +41,10 @@ impl Walk {
     /// run yet. What is recorded while that takes its time is drained into `raw`, else buffers would fill: until tables
     /// are there stacks come with copies.
     pub(super) fn begin(
-        resolver: Resolver,
+        resolver: Box<Resolver>,
         scope: Scope,
-        containers: Option<Containers>,
-        tracer: Option<Tracer>,
+        containers: Option<Box<Containers>>,
+        tracer: Option<Box<Tracer>>,
         about_to_run: Option<Pid>,
         (at, probe, raw): (Timestamp, &mut Probe, &mut Vec<RawEvent>),
     ) -> Result<Walk, crate::error::Failure> {
@@ -74,7 +74,7 @@ impl Walk {
     /// Reads the processes that run already.
     fn look_around(&mut self, at: Timestamp, between: &mut dyn FnMut()) {
         let resolver = &mut self.resolver;
-        let inside = self.containers.as_ref().and_then(Containers::pids);
+        let inside = self.containers.as_deref().and_then(Containers::pids);
         match (self.scope.pids(), inside) {
             (pids, Some(mut inside)) => {
                 if let Some(pids) = pids {
@@ -89,7 +89,7 @@ impl Walk {
     }
 
     fn begin_unwinding(&mut self, about_to_run: Option<Pid>, unwinder: &mut Unwinder) {
-        let inside = self.containers.as_ref().and_then(Containers::pids);
+        let inside = self.containers.as_deref().and_then(Containers::pids);
         let mut named = inside.or(self.scope.pids());
         if let (Some(named), Some(command)) = (&mut named, about_to_run) {
             // It is a copy of this process until it runs.
@@ -177,12 +177,12 @@ impl Walk {
 
     /// What is waited for, if nothing that is to be recorded exists yet.
     pub(super) fn awaited(&self) -> Option<&str> {
-        self.containers.as_ref()?.awaited()
+        self.containers.as_deref()?.awaited()
     }
 
     /// The containers that were recorded, if none of them is there any more.
     pub(super) fn ended_containers(&self) -> Option<&str> {
-        self.containers.as_ref()?.ended()
+        self.containers.as_deref()?.ended()
     }
 
     /// Takes out what is of others; how many samples of those that were taken in.
@@ -263,7 +263,7 @@ impl Walk {
         &mut self.resolver
     }
 
-    pub(super) fn into_resolver(self) -> Resolver {
+    pub(super) fn into_resolver(self) -> Box<Resolver> {
         self.resolver
     }
 
@@ -283,7 +283,7 @@ impl Walk {
 
     /// Whether a program is about to be started, and is to be traced from its first instruction.
     pub(super) fn is_in_a_hurry(&self) -> bool {
-        self.tracer.as_ref().is_some_and(Tracer::is_in_a_hurry)
+        self.tracer.as_deref().is_some_and(Tracer::is_in_a_hurry)
     }
 
     /// Attaches probes to what is about to run.
@@ -323,7 +323,9 @@ impl Walk {
 
     /// What became of traced files since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
-        self.tracer.as_mut().map_or_else(Vec::new, Tracer::news)
+        self.tracer
+            .as_deref_mut()
+            .map_or_else(Vec::new, Tracer::news)
     }
 
     /// The command was waited for, and has ended so.

@@ -415,7 +415,7 @@ impl Live {
     /// Lets go of the targets, passes on what is left, sees to the command.
     async fn finish(
         mut self,
-        mut session: Session,
+        mut session: Box<Session>,
         end: End,
         signals: &mut Signals,
     ) -> Result<Streamed, Failure> {

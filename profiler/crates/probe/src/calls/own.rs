@@ -76,7 +76,7 @@ mod tests {
     use profiler_target::Filter;
 
     /// A probe on a function of this program.
-    fn traced() -> Probe {
+    fn traced() -> Box<Probe> {
         let calls = CallOptions {
             max_probes: 1,
             buffer_bytes: 1 << 20,

@@ -88,7 +88,7 @@ pub(super) fn on_thread(socket: OwnedFd, answering: Answering) {
 }
 
 fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::Result<()> {
-    let mut files: FxHashMap<u32, Loaded> = FxHashMap::default();
+    let mut files: FxHashMap<u32, Box<Loaded>> = FxHashMap::default();
     while let Some((kind, bytes, fds)) = receive(socket)? {
         let mut reader = Reader(&bytes);
         // Of what is loaded; whether the file is what was read of one, in another case.
@@ -97,15 +97,14 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
             wire::LOAD => {
                 let material = Material::from_description(&mut || reader.u8().ok(), fds);
                 let material = material.ok_or_else(wire::nonsense)?;
-                let load = || Loaded::new(material, place);
-                let loaded = catch_unwind(AssertUnwindSafe(load)).unwrap_or(Err(LoadError::Bad));
+                let loaded = load(material, place);
                 let mut frame = Frame::new(wire::LOADED);
                 frame.u8(match &loaded {
                     Ok(_) => 0,
                     Err(LoadError::TooMuch) => 2,
                     Err(LoadError::Bad | LoadError::Large) => 1,
                 });
-                frame.u64(loaded.as_ref().map_or(0, Loaded::cost));
+                frame.u64(loaded.as_ref().map_or(0, |loaded| loaded.cost()));
                 if let Ok(loaded) = loaded {
                     files.insert(number, loaded);
                 }
@@ -138,8 +137,7 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
             }
             wire::TABLE => {
                 let file = fds.into_iter().next().ok_or_else(wire::nonsense)?.into();
-                let build = || table(&file, number != 0);
-                let table = catch_unwind(AssertUnwindSafe(build)).unwrap_or_default();
+                let table = table(&file, number != 0);
                 let mut frame = Frame::new(wire::TABLED);
                 frame.u8(table.is_some().into());
                 frame.all(&table.unwrap_or_default());
@@ -160,8 +158,21 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
     Ok(())
 }
 
+/// Loads a file, in a frame that is gone when it is asked about.
+#[inline(never)]
+fn load(material: Material, place: Place) -> Result<Box<Loaded>, LoadError> {
+    let load = || Loaded::new(material, place).map(Box::new);
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or(Err(LoadError::Bad))
+}
+
 /// The unwind table of a file, encoded; none if it has none. `is_raw`: the file holds what was read of another one.
+#[inline(never)]
 fn table(file: &File, is_raw: bool) -> Option<Vec<u8>> {
+    let build = || build(file, is_raw);
+    catch_unwind(AssertUnwindSafe(build)).unwrap_or_default()
+}
+
+fn build(file: &File, is_raw: bool) -> Option<Vec<u8>> {
     let built = match is_raw {
         true => profiler_unwind::build_raw(file),
         false => profiler_unwind::build_file(file, None),

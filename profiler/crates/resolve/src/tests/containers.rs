@@ -42,7 +42,7 @@ fn described(name: &str, called: &str) -> Container {
     }
 }
 
-fn resolver_with(options: ResolveOptions) -> Resolver {
+fn resolver_with(options: ResolveOptions) -> Box<Resolver> {
     let mut resolver = Resolver::new(ResolveOptions {
         hierarchy: Some(hierarchy()),
         ..options
@@ -73,7 +73,7 @@ fn sample_in(time: u64, pid: u32, tid: u32, cgroup: u64) -> RawEvent {
 
 /// Resolves events; what each sample's process was said to run in at that time.
 struct Bench {
-    resolver: Resolver,
+    resolver: Box<Resolver>,
     out: Vec<Batch>,
 }
 

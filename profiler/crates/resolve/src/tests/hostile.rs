@@ -6,7 +6,7 @@ use super::*;
 
 /// A resolver, and what it told.
 struct Bench {
-    resolver: Resolver,
+    resolver: Box<Resolver>,
     reader: Reader,
 }
 

@@ -42,7 +42,7 @@ fn told(reader: &Reader) -> Vec<(u32, String)> {
         .collect()
 }
 
-fn limited() -> Resolver {
+fn limited() -> Box<Resolver> {
     let mut resolver = Resolver::new(options()).unwrap();
     resolver.limit();
     resolver.snapshot_of(&[], Timestamp(1));

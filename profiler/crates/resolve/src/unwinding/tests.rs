@@ -16,7 +16,7 @@ use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 
 const STACK: u64 = 0x7ffe_0000_1000;
 
-fn resolver() -> Resolver {
+fn resolver() -> Box<Resolver> {
     let options = ResolveOptions {
         tables_bytes: Some(16 << 20),
         ..options()

@@ -155,12 +155,12 @@ impl Worker {
         of_users: Option<SyncSender<Question>>,
     ) -> io::Result<SyncSender<Question>> {
         let (questions, received) = sync_channel(MAX_WAITING);
-        let worker = Worker {
+        let worker = Box::new(Worker {
             engines,
             answers,
             nameless: Vec::new(),
             of_users,
-        };
+        });
         let thread = thread::Builder::new().name(name.to_owned());
         thread.spawn(move || worker.run(&received))?;
         Ok(questions)
@@ -172,7 +172,7 @@ impl Worker {
         self.engines.whose(cgroup).map(|_| of_users)
     }
 
-    fn run(mut self, questions: &Receiver<Question>) {
+    fn run(mut self: Box<Self>, questions: &Receiver<Question>) {
         loop {
             let first = match self.nameless.iter().map(|nameless| nameless.at).min() {
                 Some(at) => {
