@@ -502,6 +502,8 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
                 state: random.pick(&STATES),
                 waker: some(random, counts.threads),
                 count: random.any32(),
+                // What is told in parts is read as one.
+                open: false,
             });
             let weight = if random.chance(2) {
                 1_001_001

@@ -432,6 +432,7 @@ fn with_waits((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
                 state,
                 waker,
                 count,
+                open: false,
             }),
             ..Sample::new(
                 Timestamp(START + to * us),

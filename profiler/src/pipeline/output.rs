@@ -77,6 +77,20 @@ impl Consumer for Output {
         }
     }
 
+    fn has_parts(&self) -> bool {
+        matches!(self, Output::Capture(capture, _) if capture.has_parts())
+    }
+
+    fn wants_cut(&self) -> bool {
+        matches!(self, Output::Capture(capture, _) if capture.wants_cut())
+    }
+
+    fn has_cut(&mut self) {
+        if let Output::Capture(capture, _) = self {
+            capture.write_dumps();
+        }
+    }
+
     fn wants_waits(&mut self, at: Timestamp) -> bool {
         match self {
             Output::Capture(..) => false,
@@ -121,8 +135,8 @@ impl Output {
         }
     }
 
-    /// Writes a ring out, if there is one.
-    pub(super) fn dump(&self, path: PathBuf) {
+    /// Writes a ring out, if there is one, when all that has happened by now is in it.
+    pub(super) fn dump(&mut self, path: PathBuf) {
         if let Output::Capture(capture, _) = self {
             capture.dump(path);
         }

@@ -13,6 +13,7 @@ mod attach;
 mod collector;
 mod command;
 mod counts;
+mod cuts;
 mod priority;
 mod walk;
 mod window;
@@ -28,7 +29,7 @@ use tokio::time::Interval;
 use crate::error::Failure;
 use profiler_model::order::SLACK_NS;
 use profiler_model::raw::RawEvent;
-use profiler_model::{Consumer, Sampling, Timestamp};
+use profiler_model::{Consumer, OFF_CPU, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::view::progress::Progress;
 use profiler_resolve::{
@@ -42,6 +43,7 @@ pub(super) use priority::Priority;
 
 use self::collector::Collector;
 use self::command::Command;
+use self::cuts::{Cut, Cuts};
 use self::walk::Walk;
 use self::window::Window;
 use super::signals::Impatience;
@@ -70,6 +72,7 @@ pub(super) struct Session {
     walk: Walk,
     window: Window,
     counts: Counts,
+    cuts: Cuts,
     command: Command,
     /// The processes and threads that were named.
     targets: Vec<Target>,
@@ -192,24 +195,104 @@ impl Session {
         patience: Duration,
         consumer: &mut impl Consumer,
     ) {
-        if consumer.wants_new_epoch() {
-            self.walk.resolver_mut().begin_epoch();
-        }
+        self.end_part(until, consumer);
         while let Some(spare) = consumer.spare() {
             self.walk.resolver_mut().reuse(spare);
         }
         if let Some(at) = until.filter(|&at| consumer.wants_waits(at)) {
             self.tell_waits(at);
         }
-        let released = self.collector.release(until);
-        self.resolve(released);
+        let is_held = until.is_some_and(|until| self.cuts.holds(until));
+        if !is_held {
+            let released = self.collector.release(until);
+            self.resolve_parts(released, consumer);
+        }
         if until.is_none() {
             self.walk.give_rest(patience);
         }
         self.hand_over(consumer);
-        if let Some(until) = until.filter(|_| !self.walk.is_behind()) {
+        if let Some(until) = until.filter(|_| !is_held && !self.walk.is_behind()) {
             consumer.has_all(Timestamp(until.0.saturating_sub(SLACK_NS)));
         }
+    }
+
+    /// Ends an epoch, or what else is to stand alone, if that is due: a consumer of parts has the waits that go on told first.
+    fn end_part(&mut self, until: Option<Timestamp>, consumer: &mut impl Consumer) {
+        if self.cuts.is_pending() {
+            return;
+        }
+        let has_parts = consumer.has_parts();
+        let resolver = self.walk.resolver_mut();
+        resolver.begin_epochs_on_demand(has_parts);
+        let is_full = consumer.wants_new_epoch() || resolver.wants_epoch();
+        let ends_epoch = is_full && !(has_parts && resolver.is_epoch_to_begin());
+        if !ends_epoch && !consumer.wants_cut() {
+            return;
+        }
+        if has_parts {
+            // At the end all is told anyway.
+            let Some(at) = until else {
+                return;
+            };
+            if self.awaits_names(at) || self.begin_cut(Cut { at, ends_epoch }) {
+                return;
+            }
+        }
+        if ends_epoch {
+            self.walk.resolver_mut().begin_epoch();
+        }
+        consumer.has_cut();
+    }
+
+    /// Whether names of what waits are not there yet that a cut will need.
+    fn awaits_names(&mut self, at: Timestamp) -> bool {
+        let mut sources = self.collector.sources().iter();
+        let has_waits = sources.any(|source| source.name == OFF_CPU);
+        let Some((probe, _)) = self.collector.attached().filter(|_| has_waits) else {
+            return false;
+        };
+        let resolver = self.walk.resolver_mut();
+        let missing = resolver.counters().frames_waiting;
+        self.cuts.awaits_names(missing, || {
+            let mut going_on = Vec::new();
+            // What is not known now has no names.
+            if probe.tell_waits(at, &mut going_on).is_ok() {
+                resolver.expect_waits(&going_on);
+            }
+        })
+    }
+
+    /// Takes in what was waited up to a cut; false if that is not recorded.
+    fn begin_cut(&mut self, cut: Cut) -> bool {
+        let Some((probe, raw)) = self.collector.attached() else {
+            return false;
+        };
+        let mut told = Vec::new();
+        let is_told = probe.tell_waits_up_to(cut.at, &mut told);
+        if !is_told.unwrap_or_else(|error| {
+            log::warn!("waits that go on are told with a later part: {error}");
+            false
+        }) {
+            return false;
+        }
+        self.cuts.begin(cut, &told, now());
+        raw.append(&mut told);
+        self.drain();
+        true
+    }
+
+    /// Resolves events, and hands over those before a cut by themselves.
+    fn resolve_parts(&mut self, mut released: Vec<RawEvent>, consumer: &mut impl Consumer) {
+        if let Some((cut, before)) = self.cuts.apply(&mut released) {
+            let behind = released.split_off(before);
+            self.resolve(std::mem::replace(&mut released, behind));
+            if cut.ends_epoch {
+                self.walk.resolver_mut().begin_epoch_after(cut.at);
+            }
+            self.hand_over(consumer);
+            consumer.has_cut();
+        }
+        self.resolve(released);
     }
 
     /// Takes in the waits that go on at that time.

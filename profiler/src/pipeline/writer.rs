@@ -31,6 +31,10 @@ pub(super) struct CaptureThread {
     /// Definitions of the running epoch that found no room.
     waiting: Batch,
     dropped: Dropped,
+    /// Whether epochs become files that stand alone.
+    has_parts: bool,
+    /// Files that the ring is to be written to, when waits that go on are in it.
+    dumps: Vec<PathBuf>,
 }
 
 enum Message {
@@ -55,6 +59,7 @@ struct Dropped {
 impl CaptureThread {
     /// Starts the thread.
     pub(super) fn start(writer: Box<Writer>) -> std::io::Result<CaptureThread> {
+        let has_parts = writer.has_parts();
         let (queue, messages) = sync_channel(QUEUE);
         let (used, spare) = sync_channel(SPARE);
         let shared = Arc::new(Shared::default());
@@ -64,6 +69,8 @@ impl CaptureThread {
             .spawn(move || run(writer, messages, &used, &theirs))?;
         let (waiting, dropped) = (Batch::default(), Dropped::default());
         Ok(CaptureThread {
+            has_parts,
+            dumps: Vec::new(),
             queue,
             spare,
             thread,
@@ -126,15 +133,33 @@ impl CaptureThread {
             .take()
     }
 
-    /// Writes what the ring holds to a file. If that fails it is said, and the recording goes on.
-    pub(super) fn dump(&self, path: PathBuf) {
-        if self.queue.try_send(Message::Dump(path)).is_err() {
-            log::warn!("the output is too slow: the ring is not written out; try again");
+    /// Whether epochs become files that stand alone.
+    pub(super) fn has_parts(&self) -> bool {
+        self.has_parts
+    }
+
+    /// Has what the ring holds written to a file, with [`CaptureThread::write_dumps`].
+    pub(super) fn dump(&mut self, path: PathBuf) {
+        self.dumps.push(path);
+    }
+
+    /// Whether the ring is to be written out.
+    pub(super) fn wants_cut(&self) -> bool {
+        !self.dumps.is_empty()
+    }
+
+    /// Writes the ring out where that is wanted. If that fails it is said, and the recording goes on.
+    pub(super) fn write_dumps(&mut self) {
+        for path in self.dumps.drain(..) {
+            if self.queue.try_send(Message::Dump(path)).is_err() {
+                log::warn!("the output is too slow: the ring is not written out; try again");
+            }
         }
     }
 
     /// Writes what waits and closes the file.
     pub(super) fn finish(mut self) -> Result<Totals, CaptureError> {
+        self.write_dumps();
         let lost = self.dropped.event();
         if lost.is_some() || !self.waiting.definitions.is_empty() {
             let mut last = std::mem::take(&mut self.waiting);
@@ -288,6 +313,8 @@ mod tests {
             shared,
             waiting,
             dropped,
+            has_parts: false,
+            dumps: Vec::new(),
         };
         let clock = Event::Clock(Clock {
             monotonic: Timestamp(1),

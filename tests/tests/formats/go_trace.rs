@@ -451,6 +451,7 @@ fn late_events_begin_no_life() {
             state: WaitState::Sleeping,
             waker: None,
             count: 1,
+            open: false,
         }),
         ..late
     }));
@@ -514,6 +515,7 @@ fn any_order_of_waits_is_a_trace() {
                     state: WaitState::from_code(random(4) as u32).unwrap(),
                     waker: (random(3) > 0).then(|| threads[random(threads.len() as u64) as usize]),
                     count: random(3) as u32,
+                    open: false,
                 });
             }
         }

@@ -4,7 +4,7 @@
 //! Commands are `sleep`, whose only long wait is known, and a program without frame pointers, whose
 //! callers are. Needs root and the kernel's types.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -504,5 +504,177 @@ fn each_of_many_threads_has_its_own_time() -> Outcome {
         all += 1;
     }
     assert!(all >= 300, "{all} threads");
+    Ok(())
+}
+
+/// A part of a capture, and of each thread what was waited in it: the recorded waits, and what the kernel side has counted.
+struct Waited {
+    began_ns: u64,
+    threads: BTreeMap<u32, (Vec<Span>, u64)>,
+}
+
+/// A wait that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Span {
+    from_ns: u64,
+    to_ns: u64,
+    open: bool,
+    /// Innermost first.
+    user: Vec<String>,
+}
+
+impl Waited {
+    fn read(path: &Path) -> Result<Waited, Box<dyn std::error::Error>> {
+        let mut reader = Reader::open(path)?;
+        let tables = reader.load_tables()?;
+        let mut waited = Waited {
+            began_ns: tables.session.started.0,
+            threads: BTreeMap::new(),
+        };
+        replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut waited])?;
+        Ok(waited)
+    }
+
+    /// The one wait that a thread has in it, which goes on, and is all that is counted of it.
+    fn the_wait(&self, tid: u32) -> Result<&Span, String> {
+        match self.threads.get(&tid) {
+            Some((waits, counted)) => match &waits[..] {
+                [wait] if wait.open && wait.to_ns - wait.from_ns == *counted => Ok(wait),
+                _ => Err(format!("{tid}: {counted} ns counted, {waits:?}")),
+            },
+            None => Err(format!("{tid} is not there")),
+        }
+    }
+}
+
+impl Sink for Waited {
+    fn event(&mut self, event: &Event, tables: &Tables) -> std::io::Result<()> {
+        let tid = |thread| tables.thread(thread).map_or(0, |thread| thread.tid.0);
+        match event {
+            Event::Sample(sample) => {
+                let Some(wait) = sample.wait else {
+                    return Ok(());
+                };
+                let user = tables.frames_of(sample.user);
+                let span = Span {
+                    from_ns: sample.at.0 - wait.ns,
+                    to_ns: sample.at.0,
+                    open: wait.open,
+                    user: user.map(|frame| tables.frame_name(frame)).collect(),
+                };
+                let of_thread = self.threads.entry(tid(sample.thread)).or_default();
+                of_thread.0.push(span);
+            }
+            Event::Waits(waits) => {
+                let of_thread = self.threads.entry(tid(waits.thread)).or_default();
+                of_thread.1 += waits.ns.iter().sum::<u64>();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What hangs all the time is in whatever is written out of a ring, up to then and with its stack.
+#[test]
+fn what_hangs_is_in_what_is_written_out() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-dumps")? else {
+        return Ok(());
+    };
+    let blocked = start_blocked(&setting)?;
+    let pid = blocked.pid().to_string();
+    let mut command = setting.profiler();
+    let words = [
+        "record",
+        "--off-cpu",
+        "-p",
+        &pid,
+        "--ring",
+        "10s",
+        "-o",
+        "out.cap",
+    ];
+    command.args(words);
+    let mut recording = setting.start("record", &mut command)?;
+    let mut files = Vec::new();
+    recording.wait_until("the recording", LIMIT, |_| {
+        setting.path("out.cap.ring/part-000001.cap").exists()
+    })?;
+    for dump in ["out-dump1.cap", "out-dump2.cap"] {
+        recording.signal(Signal::USR2)?;
+        files.push(setting.path(dump));
+        let path = setting.path(dump);
+        recording.wait_until("what is written out", LIMIT, |_| path.exists())?;
+    }
+    recording.signal(Signal::INT)?;
+    recording.end(LIMIT)?.expect_status(0)?;
+    files.push(setting.path("out.cap"));
+    blocked.signal(Signal::KILL)?;
+    let files = files.iter().map(|file| Waited::read(file));
+    let files = files.collect::<Result<Vec<Waited>, _>>()?;
+    let last = &files[2];
+    assert_eq!(last.threads.len(), 5);
+    for &tid in last.threads.keys() {
+        let [first, second, last] = [0, 1, 2].map(|file| files[file].the_wait(tid));
+        let (first, second, last) = (first?, second?, last?);
+        // The same wait: from its beginning, and as far as it was seen.
+        let from = [first.from_ns, second.from_ns, last.from_ns];
+        assert_eq!(from, [last.from_ns; 3]);
+        assert!(first.to_ns < second.to_ns && second.to_ns < last.to_ns);
+        assert!(last.user.len() > 2, "{last:?}");
+        // Names may come later than the first one.
+        assert_eq!(first.user.len(), last.user.len());
+        assert_eq!(second.user.len(), last.user.len());
+    }
+    Ok(())
+}
+
+/// What hangs all the time is in each file of a rotation with the time of that file, and in all of them together as
+/// one wait.
+#[test]
+fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-rotation")? else {
+        return Ok(());
+    };
+    let blocked = start_blocked(&setting)?;
+    let pid = blocked.pid().to_string();
+    let words = [
+        "record",
+        "--off-cpu",
+        "-p",
+        &pid,
+        "--rotate",
+        "10s",
+        "-d",
+        "11.5",
+    ];
+    let words = [&words[..], &["-o", "out.cap"]].concat();
+    setting.run(&words)?.success()?;
+    blocked.signal(Signal::KILL)?;
+    let merge = ["merge", "out-0001.cap", "out-0002.cap", "-o", "all.cap"];
+    setting.run(&merge)?.success()?;
+    let read = |name: &str| Waited::read(&setting.path(name));
+    let (first, second, all) = (
+        read("out-0001.cap")?,
+        read("out-0002.cap")?,
+        read("all.cap")?,
+    );
+    assert_eq!(all.threads.len(), 5);
+    for &tid in all.threads.keys() {
+        let (one, two, all) = (
+            first.the_wait(tid)?,
+            second.the_wait(tid)?,
+            all.the_wait(tid)?,
+        );
+        assert_eq!([two.from_ns, two.from_ns], [one.to_ns, second.began_ns]);
+        assert_eq!((all.from_ns, all.to_ns), (one.from_ns, two.to_ns));
+        assert!(all.to_ns - all.from_ns >= 11_000_000_000, "{all:?}");
+        assert!(all.user.len() > 2, "{all:?}");
+        assert_eq!([&one.user, &two.user], [&all.user; 2]);
+    }
     Ok(())
 }

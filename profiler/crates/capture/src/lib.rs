@@ -31,6 +31,7 @@ mod merge;
 mod new_file;
 mod output;
 mod reader;
+mod rejoin;
 mod replay;
 mod ring;
 mod samples;

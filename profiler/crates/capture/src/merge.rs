@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::convert::Infallible;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use profiler_model::*;
 use super::announce::Announcer;
 use super::error::{CaptureError, Damage};
 use super::reader::{Reader, TimeRange};
+use super::rejoin::Rejoin;
 use super::replay::Events;
 use super::writer::{CreateOptions, Totals, Writer};
 
@@ -168,11 +170,16 @@ fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Mer
         heads.push(head);
         inputs.push(input);
     }
+    let mut rejoin = Rejoin::default();
+    let announce = |announcer: &mut Announcer<'_>, event: &Event| -> Result<(), Infallible> {
+        announcer.event(event);
+        Ok(())
+    };
     while let Some(Reverse((_, index))) = queue.pop() {
         let next = inputs[index].next(tables)?;
         queue.extend(next.as_ref().map(|event| Reverse((event.at(), index))));
         if let Some(event) = std::mem::replace(&mut heads[index], next) {
-            announcer.event(&event);
+            let _ = rejoin.event(&event, &mut |event| announce(&mut announcer, event));
         }
         if announcer.waiting() >= BATCH {
             writer.write(&announcer.take())?;
@@ -181,6 +188,7 @@ fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Mer
             }
         }
     }
+    let _ = rejoin.finish(&mut |event| announce(&mut announcer, event));
     writer.write(&announcer.take())?;
     let totals = writer.finish()?;
     let damage = inputs.iter().flat_map(|input| {

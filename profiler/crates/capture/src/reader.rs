@@ -15,6 +15,7 @@ use super::block::*;
 use super::decode;
 use super::error::{CaptureError, Damage};
 use super::foreign;
+use super::rejoin::Rejoin;
 use super::replay::{Replay, ReplayStats};
 use super::translate::IdGuard;
 use super::walk::{Block, Unpacker, Walk, add_damage};
@@ -319,7 +320,7 @@ impl Reader {
 
     /// Pass 2: the events of a range of time, in order, with the ids of `tables`, which must hold
     /// this capture's definitions. An event is in the range if its [`Event::at`] is: an exit comes
-    /// although its entry lies before, and says itself when that was.
+    /// although its entry lies before, and says itself when that was. A wait that was told in parts comes as one.
     pub fn replay(
         &mut self,
         tables: &Tables,
@@ -327,18 +328,14 @@ impl Reader {
         each: &mut dyn FnMut(&Event, &Tables) -> io::Result<()>,
     ) -> Result<ReplayStats, CaptureError> {
         let mut replay = self.start_replay(range)?;
-        let mut result = Ok(());
+        let mut rejoin = Rejoin::default();
+        let mut each = |event: &Event| each(event, tables).map_err(CaptureError::Sink);
         while let Some(events) = replay.next(self, tables)? {
-            for event in events {
-                result = result.and_then(|()| each(event, tables));
-                if result.is_err() {
-                    break;
-                }
-            }
-            if let Err(error) = result {
-                return Err(CaptureError::Sink(error));
-            }
+            events
+                .iter()
+                .try_for_each(|event| rejoin.event(event, &mut each))?;
         }
+        rejoin.finish(&mut each)?;
         Ok(replay.stats)
     }
 

@@ -31,6 +31,12 @@ mod flag {
     pub(super) const WAIT: u8 = 128;
 }
 
+/// Kinds of sections.
+mod section {
+    /// The wait went on when it was told.
+    pub(super) const OPEN: u64 = 2;
+}
+
 /// What "as before" means for a processor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Context {
@@ -110,6 +116,9 @@ impl Contexts {
             flags |= flag::WAIT;
             put_wait(out, wait);
         }
+        if item.wait.is_some_and(|wait| wait.open) {
+            sections::put_mark(out, section::OPEN);
+        }
         sections::put(out, item.later.as_deref());
         out[flags_at] = flags;
     }
@@ -153,8 +162,10 @@ impl Contexts {
         if flags & flag::WAIT != 0 {
             wait = read_wait(fields)?;
         }
-        // None is known yet.
-        let more = sections::read(fields, |_, _| Ok(false))?;
+        let more = sections::read(fields, |kind, _| {
+            let wait = wait.as_mut().filter(|_| kind == section::OPEN);
+            Ok(wait.map(|wait| wait.open = true).is_some())
+        })?;
         let sample = Sample {
             at,
             thread: id(context.thread)?,
@@ -192,6 +203,7 @@ fn read_wait(fields: &mut Fields<'_>) -> Result<Option<Wait>, Bad> {
         state,
         waker,
         count,
+        open: false,
     }))
 }
 

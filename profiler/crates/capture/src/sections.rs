@@ -58,6 +58,12 @@ fn read_some<'a>(
     Ok(Found { kept, unknown })
 }
 
+/// Appends a section that says all by being there.
+pub(super) fn put_mark(out: &mut Vec<u8>, kind: u64) {
+    item::put(out, kind);
+    item::put(out, 0);
+}
+
 /// Appends a section that holds a number.
 pub(super) fn put_number(out: &mut Vec<u8>, kind: u64, number: u64) {
     let mut bytes = Vec::with_capacity(10);

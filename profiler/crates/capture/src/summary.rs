@@ -38,7 +38,7 @@ pub struct Summary {
     pub sources: Vec<SourceSummary>,
     /// Waits, by [`WaitState`]: samples that are such.
     pub waits: [WaitSummary; 4],
-    /// What the kernel counted of waits: how many, nanoseconds.
+    /// What the kernel counted of waits: how many, with those that had not ended, nanoseconds.
     pub counted_waits: (u64, u64),
     /// Samples by the kinds of code in their stacks.
     pub kinds: BTreeMap<&'static str, u64>,
@@ -223,6 +223,8 @@ impl Reader {
         let is_named = |stack: Option<StackId>| {
             stack.is_none_or(|stack| named.get(stack.index()).copied().unwrap_or(false))
         };
+        // Waits that the kernel would have counted when they ended.
+        let mut open: u64 = 0;
         let stats = self.replay(&tables, TimeRange::ALL, &mut |event, _| {
             let at = event.at();
             let (first, last) = summary.span.get_or_insert((at, at));
@@ -241,6 +243,7 @@ impl Reader {
                     summary.user_ends.count(sample.user_end);
                     if let Some(wait) = &sample.wait {
                         summary.waits[wait.state as usize].add(sample, wait);
+                        open += u64::from(wait.open) * u64::from(wait.count);
                     }
                     let seen = kinds_of(sample.kernel) | kinds_of(sample.user);
                     for (bit, name) in KINDS.iter().enumerate() {
@@ -304,6 +307,10 @@ impl Reader {
             *summary.events.entry(kind).or_default() += 1;
             Ok(())
         })?;
+        let (counted, counted_ns) = &mut summary.counted_waits;
+        if (*counted, *counted_ns) != (0, 0) {
+            *counted = counted.saturating_add(open);
+        }
         if let Some(found) = self.found() {
             summary.raw_bytes = (found.raw_bytes[0], found.raw_bytes[1]);
             summary.blocks = (found.blocks[0], found.blocks[1], found.blocks[2]);

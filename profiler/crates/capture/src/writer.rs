@@ -307,6 +307,11 @@ impl Writer {
         is_part || limit.time.is_some_and(is_old)
     }
 
+    /// Whether epochs become files, or parts of some, that stand alone.
+    pub fn has_parts(&self) -> bool {
+        self.options.ring.is_some() || self.options.rotate.is_some()
+    }
+
     /// What has been done so far.
     pub fn totals(&self) -> Totals {
         let mut totals = self.totals.clone();

@@ -17,6 +17,17 @@ pub trait Consumer {
         let _ = at;
         false
     }
+    /// Whether epochs are to stand alone: a wait that goes on when one ends is told up to then, and in the next one from
+    /// then on.
+    fn has_parts(&self) -> bool {
+        false
+    }
+    /// Whether waits that go on are to be told now, up to now, though no epoch ends: what was sent is to stand alone.
+    fn wants_cut(&self) -> bool {
+        false
+    }
+    /// That was done: all that happened before was sent.
+    fn has_cut(&mut self) {}
     /// All that happened until then has been sent.
     fn has_all(&mut self, until: Timestamp) {
         let _ = until;

@@ -144,6 +144,9 @@ pub struct Wait {
     pub waker: Option<ThreadId>,
     /// How many waits this one stands for: more than 1 where there were too many to record each.
     pub count: u32,
+    /// It was told while it went on: when the recording ended, or a part of it that stands alone. What came of it
+    /// then, if anything, is told by another one of the thread, which begins where this ends.
+    pub open: bool,
 }
 
 impl Wait {

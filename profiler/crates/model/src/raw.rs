@@ -183,6 +183,8 @@ pub struct RawWait {
     pub record: WaitRecord,
     /// The cgroup of the thread; see [`RawSample::undecided`].
     pub undecided: bool,
+    /// See [`super::event::Wait::open`].
+    pub open: bool,
 }
 
 /// The stacks of waits that name them by a key.

@@ -461,6 +461,19 @@ impl Probe {
         }
     }
 
+    /// Adds all that was not told of waits up to `at` to `out`, which is not later than now: totals, and the waits that go
+    /// on, as with [`Probe::tell_waits`]. Both are told again in their time. False if no waits are recorded.
+    pub fn tell_waits_up_to(
+        &mut self,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<bool, ProbeError> {
+        match &self.waits {
+            Some(waits) => waits.tell_up_to(&mut self.ebpf, at, out).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
     /// Ends the recording of waits, and adds what the kernel side still knows to `out`: the rest of the
     /// totals, and the waits that go on. What lies in the buffers is still to be drained.
     pub fn finish_waits(&mut self, out: &mut Vec<RawEvent>) {

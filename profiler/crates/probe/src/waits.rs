@@ -315,9 +315,25 @@ impl Waits {
             // Names of threads are read when they are met, not each time.
             // All are told: none stands for others.
             if let Some(record) = so_far(thread, now, 1).filter(|_| is_whole) {
-                let undecided = is_undecided(thread);
-                let wait = RawWait { record, undecided };
-                out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
+                out.push(open_wait(thread, record));
+            }
+        })
+    }
+
+    /// Tells all that is not told yet up to that time: totals, and the waits that go on. What was told so is told by the
+    /// kernel side again, when its time comes. See [`Waits::tell_going_on`] for what may be wrong; totals that were
+    /// read while they change are right again with what is told next.
+    pub(super) fn tell_up_to(
+        &self,
+        ebpf: &mut Ebpf,
+        now: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), ProbeError> {
+        self.each(ebpf, |thread| {
+            if thread.from_ns == 0 || thread.from_ns >= thread.told_ns {
+                // All are told: none stands for others.
+                out.extend(so_far(thread, now, 1).map(|record| open_wait(thread, record)));
+                out.extend(totals_so_far(thread, now));
             }
         })
     }
@@ -403,7 +419,26 @@ fn event(at: Timestamp, cpu: Cpu, body: RawBody) -> RawEvent {
 /// Tells the rest of a thread's totals, its present wait as well if it waits.
 fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
     let (pid, tid) = ids_of(thread);
-    let undecided = is_undecided(thread);
+    if let Some(mut record) = so_far(thread, now, thread.share) {
+        record.comm = comm_of(pid, tid);
+        out.push(open_wait(thread, record));
+    }
+    out.extend(totals_so_far(thread, now));
+}
+
+/// A wait that goes on.
+fn open_wait(thread: &ThreadWaits, record: WaitRecord) -> RawEvent {
+    let wait = RawWait {
+        record,
+        undecided: is_undecided(thread),
+        open: true,
+    };
+    let at = Timestamp(record.at_ns);
+    event(at, Cpu(0), RawBody::Wait(Box::new(wait)))
+}
+
+/// A thread's totals that are not told yet, with the time of its present wait; none if they are nothing.
+fn totals_so_far(thread: &ThreadWaits, now: Timestamp) -> Option<RawEvent> {
     let mut totals = thread.totals;
     if let Some((ns, woken_ns)) = waits_since(thread, now) {
         totals.runnable_ns += match woken_ns {
@@ -414,25 +449,21 @@ fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
             *total += ns;
         }
     }
-    if let Some(mut record) = so_far(thread, now, thread.share) {
-        record.comm = comm_of(pid, tid);
-        let wait = RawWait { record, undecided };
-        out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
-    }
     if totals == Default::default() {
-        return;
+        return None;
     }
+    let (pid, tid) = ids_of(thread);
     let waits = RawWaits {
         pid: Pid(pid),
         tid: Tid(tid),
         cgroup: thread.cgroup,
-        undecided,
+        undecided: is_undecided(thread),
         from: Timestamp(thread.told_ns),
         count: totals.count,
         ns: totals.ns,
         runnable_ns: totals.runnable_ns,
     };
-    out.push(event(now, Cpu(0), RawBody::Waits(Box::new(waits))));
+    Some(event(now, Cpu(0), RawBody::Waits(Box::new(waits))))
 }
 
 /// How long a thread has waited by now, and since when it is runnable (0: it is not); none if it does not wait.

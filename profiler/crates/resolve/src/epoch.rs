@@ -34,8 +34,12 @@ pub(super) struct Epoch {
     source_ids: Vec<SourceId>,
     limits: EpochLimits,
     began: Timestamp,
-    /// The next event begins an epoch, full or not.
-    wanted: bool,
+    /// The first event after that begins an epoch, full or not.
+    wanted: Option<Timestamp>,
+    /// An epoch ends only when that is wanted.
+    on_demand: bool,
+    /// It is full, and goes on until it is wanted that it ends.
+    is_full: bool,
     event_bytes: u64,
     events: Vec<Event>,
     /// Empty, for later batches.
@@ -55,7 +59,9 @@ impl Epoch {
             sources,
             source_ids: Vec::new(),
             limits,
-            wanted: false,
+            wanted: None,
+            on_demand: false,
+            is_full: false,
             event_bytes: 0,
             events: Vec::new(),
             spare: Vec::new(),
@@ -66,7 +72,8 @@ impl Epoch {
     /// Begins one, in which nothing is announced but the session and its sources.
     pub(super) fn start(&mut self, number: u32, at: Timestamp) {
         self.counters.epochs += 1;
-        self.wanted = false;
+        self.wanted = None;
+        self.is_full = false;
         self.nameless.end_epoch(self.tables.all());
         self.tables = EpochTables::start(number, &self.session);
         self.began = at;
@@ -88,9 +95,24 @@ impl Epoch {
         self.began
     }
 
-    /// The next event is to begin an epoch.
-    pub(super) fn want_new(&mut self) {
-        self.wanted = true;
+    /// The first event after this time is to begin an epoch.
+    pub(super) fn want_new(&mut self, after: Timestamp) {
+        self.wanted = Some(after);
+    }
+
+    /// Whether an epoch is to begin with an event that has not come.
+    pub(super) fn is_to_begin(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Whether epochs end only when that is wanted, from now on.
+    pub(super) fn end_on_demand(&mut self, on_demand: bool) {
+        self.on_demand = on_demand;
+    }
+
+    /// Whether it should end, and does not by itself.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Whether it is over with an event of this time. An epoch begins with its first event.
@@ -99,10 +121,11 @@ impl Epoch {
             self.began = at;
         }
         let limits = &self.limits;
-        self.wanted
-            || self.tables.bytes() >= limits.definition_bytes
+        let is_full = self.tables.bytes() >= limits.definition_bytes
             || self.tables.bytes() + self.event_bytes >= limits.bytes
-            || at.since(self.began) >= limits.duration_ns
+            || at.since(self.began) >= limits.duration_ns;
+        self.is_full = is_full && self.on_demand;
+        self.wanted.is_some_and(|after| at > after) || is_full && !self.on_demand
     }
 
     /// Adds an event.

@@ -268,7 +268,7 @@ impl Resolver {
             ),
             None => (none, none),
         };
-        let wait = wait_of(record, at, waker);
+        let wait = wait_of(wait, at, waker);
         let source = self.epoch.off_cpu_source();
         let weight = wait.ns.saturating_mul(wait.count.into());
         self.epoch.push_sample(Sample {
@@ -279,6 +279,21 @@ impl Resolver {
             wait: Some(wait),
             ..Sample::new(at, thread, cpu, source, weight)
         });
+    }
+
+    /// Asks for the names that waits that go on will need when they are told, so that they are there by then.
+    pub fn expect_waits(&mut self, going_on: &[RawEvent]) {
+        for event in going_on {
+            let RawBody::Wait(wait) = &event.body else {
+                continue;
+            };
+            let id = (Pid(wait.record.tgid), Tid(wait.record.tid));
+            if let Some(stack) = self.waits.find(wait.record.key) {
+                self.kernel_stack(&stack.kernel);
+                self.user_stack(event.at, id, stack.user, &stack.interpreted);
+            }
+        }
+        self.naming.send();
     }
 
     /// Totals of a thread's waits.

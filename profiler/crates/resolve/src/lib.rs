@@ -270,7 +270,27 @@ impl Resolver {
 
     /// Makes the next event begin an epoch, because the consumer wants one.
     pub fn begin_epoch(&mut self) {
-        self.epoch.want_new();
+        self.epoch.want_new(Timestamp(0));
+    }
+
+    /// Makes the first event after this time begin an epoch.
+    pub fn begin_epoch_after(&mut self, at: Timestamp) {
+        self.epoch.want_new(at);
+    }
+
+    /// Whether one was to begin, and no event has come since.
+    pub fn is_epoch_to_begin(&self) -> bool {
+        self.epoch.is_to_begin()
+    }
+
+    /// Whether epochs begin only by [`Resolver::begin_epoch`] and the like, from now on.
+    pub fn begin_epochs_on_demand(&mut self, on_demand: bool) {
+        self.epoch.end_on_demand(on_demand);
+    }
+
+    /// Whether an epoch should begin, where that is left to the caller.
+    pub fn wants_epoch(&self) -> bool {
+        self.epoch.is_full()
     }
 
     /// Takes back the memory of a batch's events, for a later one. `events` must be empty.

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kernel_names::KernelNames;
 use profiler_common::sched::{KEY_NOT_WALKED, WaitRecord};
-use profiler_model::raw::{RawInterpreted, RawStack, RawWaitStack};
+use profiler_model::raw::{RawInterpreted, RawStack, RawWait, RawWaitStack};
 use profiler_model::{StackEnd, ThreadId, Timestamp, Wait, WaitState};
 
 /// Most stacks, and most of their bytes, that are kept in one generation, of which there are four. While
@@ -162,7 +162,8 @@ impl WaitStacks {
 }
 
 /// What a record says of a wait that has ended.
-pub(super) fn wait_of(record: &WaitRecord, at: Timestamp, waker: Option<ThreadId>) -> Wait {
+pub(super) fn wait_of(wait: &RawWait, at: Timestamp, waker: Option<ThreadId>) -> Wait {
+    let record = &wait.record;
     let state = WaitState::from_code(record.state).unwrap_or(WaitState::Sleeping);
     let ns = at.since(Timestamp(record.from_ns));
     Wait {
@@ -175,6 +176,7 @@ pub(super) fn wait_of(record: &WaitRecord, at: Timestamp, waker: Option<ThreadId
         state,
         waker,
         count: record.weight,
+        open: wait.open,
     }
 }
 

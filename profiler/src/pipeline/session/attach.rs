@@ -13,6 +13,7 @@ use super::about::{machine, source};
 use super::collector::Collector;
 use super::command::Command;
 use super::counts::Counts;
+use super::cuts::Cuts;
 use super::walk::Walk;
 use super::window::Window;
 use super::{Session, TICK};
@@ -80,6 +81,7 @@ impl Session {
             collector: Collector::new(probe, raw, no_self),
             walk,
             counts: Counts::default(),
+            cuts: Cuts::default(),
             command: Command::new(command, program),
             targets,
             wake,

@@ -40,7 +40,11 @@ pub(super) fn wait(record: &[u8]) -> Result<RawEvent, Bad> {
     Ok(RawEvent {
         at: Timestamp(record.at_ns),
         cpu: Cpu(record.cpu),
-        body: RawBody::Wait(Box::new(RawWait { record, undecided })),
+        body: RawBody::Wait(Box::new(RawWait {
+            record,
+            undecided,
+            open: false,
+        })),
     })
 }
 

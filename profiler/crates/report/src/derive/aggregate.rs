@@ -353,6 +353,7 @@ mod tests {
                 state,
                 waker: None,
                 count,
+                open: false,
             };
             let sample = Sample {
                 wait: Some(wait),

@@ -64,7 +64,7 @@ impl WakerSums {
 /// What the kernel counted of a thread's waits: exact, whatever was recorded one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitTotals {
-    /// How many waits ended, by [`WaitState`].
+    /// How many there were, by [`WaitState`]: those that ended, and those that were recorded as they went on.
     pub count: [u64; 4],
     /// How long they were.
     pub ns: [u64; 4],
@@ -99,6 +99,8 @@ pub struct WaitTable {
     wakers: FxHashMap<(Key, EndedBy), WakerSums>,
     run_queue: FxHashMap<ThreadId, Latency>,
     totals: FxHashMap<ThreadId, WaitTotals>,
+    /// Waits that had not ended, which the kernel counts when they do; by their state.
+    open: FxHashMap<ThreadId, [u64; 4]>,
 }
 
 impl WaitTable {
@@ -117,6 +119,10 @@ impl WaitTable {
             known.add(sums);
         } else if self.wakers.len() < MAX_WAKERS {
             self.wakers.insert((key, ended_by), sums);
+        }
+        if wait.open {
+            let open = self.open.entry(sample.thread).or_default();
+            open[wait.state as usize] += u64::from(wait.count);
         }
         let run_queue = self.run_queue.entry(sample.thread).or_default();
         run_queue.record_many(wait.runnable_ns, wait.count.into());
@@ -139,8 +145,12 @@ impl WaitTable {
     }
 
     /// What the kernel counted of a thread.
-    pub fn totals_of(&self, thread: ThreadId) -> Option<&WaitTotals> {
-        self.totals.get(&thread)
+    pub fn totals_of(&self, thread: ThreadId) -> Option<WaitTotals> {
+        let mut totals = *self.totals.get(&thread)?;
+        if let Some(open) = self.open.get(&thread) {
+            totals.add(open, &[0; 4], 0);
+        }
+        Some(totals)
     }
 
     /// Threads that the kernel counted, in order.
@@ -185,6 +195,7 @@ mod tests {
         state: WaitState::Sleeping,
         waker: None,
         count: 3,
+        open: false,
     };
 
     fn sample(wait: Wait) -> Sample {
@@ -229,6 +240,29 @@ mod tests {
         assert_eq!(wakers, ended_by.map(|who| (who, sums)));
         let latency = table.run_queue_of(ThreadId::from_index(0)).unwrap();
         assert_eq!((latency.count(), latency.sum_ns()), (9, 60));
+    }
+
+    #[test]
+    fn what_goes_on_is_counted_besides_what_ended() {
+        let mut table = WaitTable::default();
+        let open = Wait {
+            open: true,
+            count: 1,
+            ..WAIT
+        };
+        table.sample(&sample(open), &Tables::default());
+        let thread = ThreadId::from_index(0);
+        assert_eq!(table.totals_of(thread), None);
+        table.totals(&Waits {
+            thread,
+            from: Timestamp(0),
+            to: Timestamp(1_000),
+            count: [0, 2, 0, 0],
+            ns: [0, 400, 0, 0],
+            runnable_ns: 7,
+        });
+        let totals = table.totals_of(thread).unwrap();
+        assert_eq!((totals.all_count(), totals.all_ns()), (3, 400));
     }
 
     #[test]

@@ -133,8 +133,8 @@ fn write_waits(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     let (count, ns) = summary.counted_waits;
-    match count {
-        0 => Ok(()),
+    match (count, ns) {
+        (0, 0) => Ok(()),
         _ => writeln!(
             out,
             "waits       counted by the kernel: {count} of {:.3} s",

@@ -246,6 +246,7 @@ impl Trace {
             state: WaitState::Sleeping,
             waker: None,
             count: 1,
+            open: false,
         });
         intake.sample(waiting.stack.of(sample))
     }

@@ -535,6 +535,7 @@ fn waited(state: WaitState, ns: u64) -> Wait {
         state,
         waker: None,
         count: 1,
+        open: false,
     }
 }
 

@@ -62,9 +62,13 @@ impl Writer<'_> {
             ))?;
         }
         if let Some(exact) = &waits.exact {
+            // Of those that had not ended, earlier recordings do not say how many there were.
+            let waits = match exact.waits {
+                0 => "no wait that ended".to_owned(),
+                waits => plural(waits, "wait"),
+            };
             self.prose(&format!(
-                "Counted by the kernel: {}, {}; {} of that time was recorded one by one.",
-                plural(exact.waits, "wait"),
+                "Counted by the kernel: {waits}, {}; {} of that time was recorded one by one.",
                 duration(exact.ns),
                 percent(exact.recorded_percent),
             ))?;

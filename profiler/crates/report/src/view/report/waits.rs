@@ -142,7 +142,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
                 process: base.tables.string(process.name).to_owned(),
                 tid: thread.tid.0,
                 thread: base.tables.string(thread.name).to_owned(),
-                exact: exact_of(id).map(|totals| exact_row(totals, sum)),
+                exact: exact_of(id).map(|totals| exact_row(&totals, sum)),
                 share: sum.share(&all),
                 run_queue: run_queue_row(table.run_queue_of(id)),
                 wakers: wakers(wakers_of_thread.get(&id), sum, MAX_WAKERS),

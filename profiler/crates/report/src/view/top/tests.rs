@@ -42,6 +42,7 @@ fn wait((from, at): (u64, u64), thread: usize, user: Option<StackId>, woken: boo
         state: WaitState::Sleeping,
         waker: None,
         count: 1,
+        open: !woken,
     };
     let thread = ThreadId::from_index(thread);
     let source = SourceId::from_index(0);

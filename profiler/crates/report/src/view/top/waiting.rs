@@ -198,6 +198,7 @@ mod tests {
             state: WaitState::Sleeping,
             waker: None,
             count: 1,
+            open: false,
         }
     }
 
