@@ -123,7 +123,7 @@ const STATES: [WaitState; 4] = [
     WaitState::Disk,
     WaitState::Stopped,
 ];
-const LOST: [LostReason; 16] = [
+const LOST: [LostReason; 19] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -140,6 +140,9 @@ const LOST: [LostReason; 16] = [
     LostReason::WaitNested,
     LostReason::TooMany,
     LostReason::Unwritten,
+    LostReason::UnwrittenSamples,
+    LostReason::UnwrittenWaits,
+    LostReason::UnwrittenCalls,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

@@ -173,6 +173,11 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             "--ring and --rotate need a capture: add -o FILE.cap",
         ));
     }
+    if args.rotate.is_some() && !formats.is_empty() {
+        return Err(Failure::usage(
+            "--rotate makes many captures: give -o FILE.cap alone, and export one of them, or what profiler merge makes of them",
+        ));
+    }
     for (path, format) in formats {
         let settings = Settings::new(format);
         exports.push(pipeline::open_export(
@@ -194,6 +199,9 @@ fn summarize(finished: &Finished, verbose: bool) {
     say!("{}", what_came(finished));
     if let Some(lost) = &finished.lost {
         say!("lost: {lost}");
+    }
+    if finished.none_fits {
+        say!("nothing fitted on the disk: the capture has no samples");
     }
     if let Some(line) = idle(finished.samples, finished.own_samples) {
         say!("{line}");
@@ -220,13 +228,6 @@ fn summarize(finished: &Finished, verbose: bool) {
             "note: the kernel hides its addresses; for names of kernel functions run as root or grant CAP_SYSLOG, with sysctl kernel.kptr_restrict=1 or 0"
         );
     }
-    if finished.unwritten > 0 {
-        say!(
-            "{} could not be written and {} missing: see the message above",
-            quantity::plural(finished.unwritten, "event"),
-            if finished.unwritten == 1 { "is" } else { "are" }
-        );
-    }
     if finished.crowded_out > 0 {
         say!(
             "note: the disk was full: {} of the ring went early",
@@ -234,8 +235,16 @@ fn summarize(finished: &Finished, verbose: bool) {
         );
     }
     if let Some((path, bytes)) = &finished.capture {
-        let (path, bytes) = (path.display(), quantity::bytes(*bytes));
-        say!("wrote {path} ({bytes}); see it with: profiler report {path}");
+        let bytes = quantity::bytes(*bytes);
+        let first = finished.numbered.as_ref().map(|(_, first, _)| first);
+        let path = first.unwrap_or(path).display();
+        match &finished.numbered {
+            Some((files @ 2.., _, last)) => say!(
+                "wrote {files} files, {path} to {} ({bytes} in all); see one with: profiler report {path}, or make one of all with: profiler merge",
+                last.display()
+            ),
+            _ => say!("wrote {path} ({bytes}); see it with: profiler report {path}"),
+        }
     }
 }
 
@@ -257,8 +266,7 @@ fn what_came(finished: &Finished) -> String {
     };
     let trace = finished.trace.as_ref();
     let misses_calls = trace.is_some_and(TraceSummary::misses_calls);
-    let has_all = finished.lost.is_none() && finished.unwritten == 0;
-    let is_all = is_all(has_all, misses_calls, !sources.is_empty());
+    let is_all = is_all(finished.lost.is_none(), misses_calls, !sources.is_empty());
     format!("{what}, {is_all}")
 }
 

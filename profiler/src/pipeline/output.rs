@@ -47,7 +47,7 @@ impl Default for ScreenOptions {
 /// The consumer of a recording.
 pub(super) enum Output {
     /// A capture file, and whether it was said that it can't be written.
-    Capture(CaptureThread, bool),
+    Capture(Box<CaptureThread>, bool),
     /// A live table.
     Screen(Box<Screen>),
 }

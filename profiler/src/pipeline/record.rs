@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::error::{Context, FAILED, Failure};
 use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
 use profiler_model::text::printable;
-use profiler_model::{Consumer, LostReason, StackEnds};
+use profiler_model::{Consumer, LostKind, LostReason, StackEnds};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::export::Selection;
 use profiler_report::view::losses;
@@ -74,10 +74,10 @@ pub struct Finished {
     pub samples: u64,
     /// Those of the profiler itself among them.
     pub own_samples: u64,
+    /// There were samples or waits, and none could be written.
+    pub none_fits: bool,
     /// What was lost, in words, if anything was.
     pub lost: Option<String>,
-    /// Those among them that could not be written.
-    pub unwritten: u64,
     /// Parts of a ring that went early, because the disk was full.
     pub crowded_out: u64,
     /// Whether it went before what it recorded.
@@ -98,6 +98,8 @@ pub struct Finished {
     pub nameless: Vec<(Place, NamelessSamples)>,
     /// The capture, and how large all its files are, if one was asked for.
     pub capture: Option<(PathBuf, u64)>,
+    /// How many files it has in its place, the first and the last, if they are numbered.
+    pub numbered: Option<(u32, PathBuf, PathBuf)>,
     /// Kernel memory of maps and buffers.
     pub kernel_bytes: u64,
     /// What became of the tracing, if there was any.
@@ -285,7 +287,8 @@ impl Recording {
                     say(&kept(folder, parts));
                 }
                 let thread = CaptureThread::start(writer);
-                Output::Capture(thread.context(|| "failed to start a thread")?, false)
+                let thread = thread.context(|| "failed to start a thread")?;
+                Output::Capture(Box::new(thread), false)
             }
             Some(screen) => {
                 session.begin()?;
@@ -423,6 +426,20 @@ impl Recording {
             (_, Err(error)) => return Err(fail(error, command, how, signals).await),
             (end, Ok(totals)) => (end, totals),
         };
+        // What did not get into the capture was taken in all the same.
+        let mut missing = counts.dropped;
+        let mut ticked = counts.ticked;
+        for &(reason, count) in &totals.unwritten {
+            lost.add_count(reason, count);
+            match reason.kind() {
+                LostKind::Samples => {
+                    missing += count;
+                    ticked = ticked.saturating_sub(count);
+                }
+                LostKind::Waits => missing += count,
+                _ => {}
+            }
+        }
         let status = match (end, &mut command) {
             (End::Command(status), _) => shell_status(status),
             (_, Some(command)) => outlive(command, signals).await?,
@@ -435,10 +452,10 @@ impl Recording {
         };
         Ok(Box::new(Finished {
             status,
-            samples: counts.samples,
+            samples: counts.samples.saturating_sub(missing),
             own_samples: counts.own_samples,
-            lost: losses::text(&lost, counts.ticked),
-            unwritten: totals.dropped,
+            none_fits: counts.samples > 0 && totals.events[0] == 0 && totals.dropped > 0,
+            lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
             had_priority: self.priority.is_raised(),
             elapsed,
@@ -449,6 +466,7 @@ impl Recording {
             interpreters,
             nameless,
             capture: Some((self.path, totals.bytes)),
+            numbered: (totals.numbered).map(|(first, last)| (totals.files, first, last)),
             kernel_bytes,
             trace,
             never_came,

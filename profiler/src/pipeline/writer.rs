@@ -6,14 +6,14 @@
 //! disk was stuck are of no use any more and go with it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use profiler_capture::{CaptureError, Totals, Writer};
-use profiler_model::{Batch, Event, Lost, LostReason, Timestamp};
+use profiler_capture::{CaptureError, Totals, Untold, Writer};
+use profiler_model::{Batch, Event, LostReason};
 
 /// Batches that may wait for the disk.
 const QUEUE: usize = 64;
@@ -30,7 +30,8 @@ pub(super) struct CaptureThread {
     shared: Arc<Shared>,
     /// Definitions of the running epoch that found no room.
     waiting: Batch,
-    dropped: Dropped,
+    /// What is still to be told.
+    dropped: Untold,
     /// Whether epochs become files that stand alone.
     has_parts: bool,
     /// Files that the ring is to be written to, when waits that go on are in it.
@@ -44,16 +45,10 @@ enum Message {
 
 #[derive(Default)]
 struct Shared {
-    wants_new_epoch: AtomicBool,
+    /// The epoch that is to end, and 1; 0: none is.
+    to_end: AtomicU64,
     bytes: AtomicU64,
     trouble: Mutex<Option<CaptureError>>,
-}
-
-#[derive(Default)]
-struct Dropped {
-    count: u64,
-    from: Option<Timestamp>,
-    to: Timestamp,
 }
 
 impl CaptureThread {
@@ -67,7 +62,7 @@ impl CaptureThread {
         let thread = std::thread::Builder::new()
             .name("capture".into())
             .spawn(move || run(writer, messages, &used, &theirs))?;
-        let (waiting, dropped) = (Batch::default(), Dropped::default());
+        let (waiting, dropped) = (Batch::default(), Untold::default());
         Ok(CaptureThread {
             has_parts,
             dumps: Vec::new(),
@@ -91,12 +86,10 @@ impl CaptureThread {
                 ..Batch::default()
             };
         }
-        if let Some(lost) = self.dropped.event() {
-            batch.events.insert(0, lost);
-        }
+        batch.events.splice(0..0, self.dropped.events());
         match self.queue.try_send(Message::Batch(batch)) {
             Ok(()) => {
-                self.dropped = Dropped::default();
+                self.dropped = Untold::default();
                 0
             }
             Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
@@ -104,7 +97,11 @@ impl CaptureThread {
                     return 0;
                 };
                 self.waiting.definitions = batch.definitions;
-                self.dropped.add(&batch.events)
+                // What this batch was to tell is still to be told.
+                self.dropped = Untold::default();
+                let events = batch.events.iter();
+                let note = |event: &&Event| self.dropped.note(event, LostReason::SlowOutput);
+                events.filter(note).count() as u64
             }
         }
     }
@@ -116,7 +113,8 @@ impl CaptureThread {
 
     /// Whether ids should start anew, because the file or a part of a ring is full.
     pub(super) fn wants_new_epoch(&self) -> bool {
-        self.shared.wants_new_epoch.load(Ordering::Relaxed)
+        // One that the thread has not come to may not be full.
+        self.shared.to_end.load(Ordering::Relaxed) == u64::from(self.waiting.epoch) + 1
     }
 
     /// Bytes written so far.
@@ -160,8 +158,8 @@ impl CaptureThread {
     /// Writes what waits and closes the file.
     pub(super) fn finish(mut self) -> Result<Totals, CaptureError> {
         self.write_dumps();
-        let lost = self.dropped.event();
-        if lost.is_some() || !self.waiting.definitions.is_empty() {
+        let lost: Vec<Event> = self.dropped.events().collect();
+        if !lost.is_empty() || !self.waiting.definitions.is_empty() {
             let mut last = std::mem::take(&mut self.waiting);
             last.events.extend(lost);
             // Blocks until there is room: nothing is measured any more. If the thread is gone, its
@@ -177,37 +175,6 @@ impl CaptureThread {
     }
 }
 
-impl Dropped {
-    /// Counts the events of a batch that could not be passed on.
-    fn add(&mut self, events: &[Event]) -> u64 {
-        let mut count = 0;
-        for event in events {
-            match event {
-                // The loss that this batch was to report is still to be reported.
-                Event::Lost(lost) if lost.reason == LostReason::SlowOutput => continue,
-                Event::Lost(lost) => count += lost.count,
-                _ => count += 1,
-            }
-            self.from.get_or_insert(event.at());
-            self.to = self.to.max(event.at());
-        }
-        self.count += count;
-        count
-    }
-
-    fn event(&self) -> Option<Event> {
-        let from = self.from.filter(|_| self.count > 0)?;
-        let reason = LostReason::SlowOutput;
-        Some(Event::Lost(Lost {
-            cpu: None,
-            from,
-            to: self.to,
-            count: self.count,
-            reason,
-        }))
-    }
-}
-
 fn run(
     mut writer: Box<Writer>,
     messages: Receiver<Message>,
@@ -215,10 +182,12 @@ fn run(
     shared: &Shared,
 ) -> Result<Totals, CaptureError> {
     let mut dumps: Vec<JoinHandle<()>> = Vec::new();
+    let mut epoch = 0;
     loop {
         let result = match messages.recv_timeout(TICK) {
             Ok(Message::Batch(mut batch)) => {
                 let result = writer.write(&batch);
+                epoch = batch.epoch;
                 batch.events.clear();
                 // If there are enough, or nobody wants one, it goes.
                 let _ = used.try_send(batch.events);
@@ -238,9 +207,11 @@ fn run(
                 return totals;
             }
         };
-        shared
-            .wants_new_epoch
-            .store(writer.wants_new_epoch(), Ordering::Relaxed);
+        let to_end = match writer.wants_new_epoch() {
+            true => u64::from(epoch) + 1,
+            false => 0,
+        };
+        shared.to_end.store(to_end, Ordering::Relaxed);
         shared.bytes.store(writer.totals().bytes, Ordering::Relaxed);
         if let Err(error) = result {
             *shared
@@ -280,7 +251,7 @@ fn dump(writer: &mut Writer, path: PathBuf) -> Result<Option<JoinHandle<()>>, Ca
 mod tests {
     use super::*;
     use profiler_capture::{CreateOptions, Reader, TimeRange};
-    use profiler_model::{Clock, Definition, EpochId, Mark, StringId};
+    use profiler_model::{Clock, Definition, EpochId, Mark, StringId, Timestamp};
 
     fn mark(at: u64) -> Event {
         Event::Mark(Mark {
@@ -305,7 +276,7 @@ mod tests {
             wait.recv().unwrap();
             run(Box::new(writer), messages, &used, &theirs)
         });
-        let (waiting, dropped) = (Batch::default(), Dropped::default());
+        let (waiting, dropped) = (Batch::default(), Untold::default());
         let mut capture = CaptureThread {
             queue,
             spare,

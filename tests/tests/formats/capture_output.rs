@@ -248,7 +248,7 @@ fn child_fills_the_disk() {
     assert!(after.ended);
     assert!(after.samples() > during.samples());
     assert_eq!(after.samples() + totals.dropped, written);
-    assert_eq!(after.lost[&LostReason::Unwritten], totals.dropped);
+    assert_eq!(after.lost[&LostReason::UnwrittenSamples], totals.dropped);
     assert_eq!(after.dropped, totals.dropped);
 }
 
@@ -269,7 +269,7 @@ fn child_ends_on_a_full_disk() {
         let mut batch = work.batch(at..at + 2000, true);
         at += 2000;
         if round % 10 == 9 {
-            // Who tells of losses and gets lost was to tell of more than one event.
+            // Who tells of losses and finds no room is told later.
             let time = Timestamp(at);
             batch.events.push(Event::Lost(Lost {
                 cpu: None,
@@ -289,10 +289,13 @@ fn child_ends_on_a_full_disk() {
     let found = summary(&path);
     assert_eq!(found.damage, []);
     assert!(totals.dropped > 0);
-    assert_eq!(found.lost[&LostReason::Unwritten], totals.dropped);
-    assert!(!found.lost.contains_key(&LostReason::SlowOutput));
-    let late = found.lost.get(&LostReason::Late).copied().unwrap_or(0);
-    assert_eq!(found.samples() + late + totals.dropped, 60 * 2000 + told);
+    let all = [
+        (LostReason::Late, told),
+        (LostReason::UnwrittenSamples, totals.dropped),
+    ];
+    assert_eq!(found.lost, all.into_iter().collect());
+    assert_eq!(totals.unwritten, all[1..]);
+    assert_eq!(found.samples() + totals.dropped, 60 * 2000);
 }
 
 #[test]

@@ -324,13 +324,93 @@ fn full_disk() -> Outcome {
     };
     // Before the disk was full and after it was, which was at the least a second later.
     assert!(last - first > 1_000_000_000, "{} ns", last - first);
-    let missing = recording.lost.get(&LostReason::Unwritten);
+    let missing = recording.lost.get(&LostReason::UnwrittenSamples);
     assert!(
         missing.is_some_and(|&count| count > 0),
         "{:?}",
         recording.lost
     );
+    // Who recorded and who reads tell the same.
+    let lost = line_of(&ended.stderr, "lost: ")?;
+    for (command, begins) in [("report", "Lost "), ("info", "lost ")] {
+        let told = setting.run(&[command, "kept.cap"])?.success()?;
+        assert_eq!(line_of(&told.stdout, begins)?, lost, "{command}");
+    }
+    let info = setting
+        .run(&["info", "--format", "json", "kept.cap"])?
+        .success()?;
+    let info: serde_json::Value = serde_json::from_str(&info.stdout)?;
+    let written = line_of(&ended.stderr, "")?;
+    let samples = written
+        .split(' ')
+        .next()
+        .map(|count| count.replace(',', ""));
+    assert_eq!(
+        samples,
+        Some(info["events"]["sample"].to_string()),
+        "{written}"
+    );
     Ok(())
+}
+
+/// A disk on which there is no room for what a machine has at the start: samples are there with their definitions as far as it
+/// goes, and who recorded and who reads tell the same of the rest.
+#[test]
+fn small_disk() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::small_disk")? else {
+        return Ok(());
+    };
+    let disk = setting.path("disk");
+    fs::create_dir(&disk)?;
+    let chain = setting.workload("chain.c")?;
+    // What fits only when nothing is recorded: the file's own first bytes, and little more.
+    for (size, fits) in [("16k", false), ("192k", true)] {
+        let script = format!(
+            "mount -t tmpfs -o size={size} none {disk} || exit 9
+             {chain} 3000 &
+             {profiler} record -a --wall -F 4999 -d 2 -o {disk}/x.cap
+             status=$?
+             cp {disk}/x.cap kept-{size}.cap
+             wait
+             exit $status",
+            disk = disk.display(),
+            chain = chain.display(),
+            profiler = setting.profiler_path().display()
+        );
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", &script])
+            .current_dir(setting.folder());
+        let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
+        let file = format!("kept-{size}.cap");
+        let recording = profiler_tests::recording::Recording::read(&setting.path(&file))?;
+        let said = ended.stderr.contains("nothing fitted on the disk");
+        assert_eq!(
+            (recording.samples.is_empty(), said),
+            (!fits, !fits),
+            "{}",
+            ended.stderr
+        );
+        let lost = line_of(&ended.stderr, "lost: ")?;
+        if !fits {
+            continue;
+        }
+        for (command, begins) in [("report", "Lost "), ("info", "lost ")] {
+            let told = setting.run(&[command, &file])?.success()?;
+            assert_eq!(line_of(&told.stdout, begins)?, lost, "{command}");
+        }
+    }
+    Ok(())
+}
+
+/// The rest of the first line that begins so.
+fn line_of(text: &str, begins: &str) -> Result<String, String> {
+    let mut lines = text
+        .lines()
+        .filter(|line| !line.starts_with("profiler: ") && !line.starts_with("note: "));
+    let found = lines.find_map(|line| line.strip_prefix(begins));
+    let found = found.map(|line| line.trim_start().to_owned());
+    found.ok_or_else(|| format!("nothing begins with {begins:?}: {text}"))
 }
 
 /// Without privileges: one line that says what is missing, and `doctor` says it in full.

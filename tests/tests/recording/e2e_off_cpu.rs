@@ -653,7 +653,9 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
         "11.5",
     ];
     let words = [&words[..], &["-o", "out.cap"]].concat();
-    setting.run(&words)?.success()?;
+    let ended = setting.run(&words)?.success()?;
+    let said = "wrote 2 files, out-0001.cap to out-0002.cap (";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
     blocked.signal(Signal::KILL)?;
     let merge = ["merge", "out-0001.cap", "out-0002.cap", "-o", "all.cap"];
     setting.run(&merge)?.success()?;

@@ -360,6 +360,9 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         14 => LostReason::WaitNested,
         15 => LostReason::TooMany,
         16 => LostReason::Unwritten,
+        17 => LostReason::UnwrittenSamples,
+        18 => LostReason::UnwrittenWaits,
+        19 => LostReason::UnwrittenCalls,
         _ => return None,
     })
 }

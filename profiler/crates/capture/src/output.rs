@@ -298,6 +298,12 @@ impl Output {
         last.max().unwrap_or(0)
     }
 
+    /// How much more the disk takes; much, if it does not tell.
+    pub(super) fn room(&self) -> u64 {
+        let stat = rustix::fs::fstatvfs(self.file.file());
+        stat.map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
     /// Whether the file still has a name.
     pub(super) fn vanished(&self) -> bool {
         self.file

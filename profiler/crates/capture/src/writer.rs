@@ -25,9 +25,13 @@ use super::limit::Limit;
 use super::new_file::{self, Existing, Owner};
 use super::output::{self, Output, Payload};
 use super::ring::{Dump, Ring};
+use super::untold::{Untold, unwritten};
 
 /// A block is written when its payload has reached this. Larger ones hardly pack better.
 const BLOCK_BYTES: usize = 256 << 10;
+/// Where there is no more room than that, each batch is written by itself: so that what there is room for are not
+/// definitions alone.
+const SCARCE_BYTES: u64 = 4 << 20;
 /// Nothing stays in memory longer than this (checked by [`Writer::write`] and [`Writer::tick`]).
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Definitions kept in memory while the file can't be written; then the epoch is given up. They
@@ -89,8 +93,12 @@ pub struct Totals {
     pub raw_bytes: u64,
     /// Events that could not be written.
     pub dropped: u64,
+    /// The same by reason.
+    pub unwritten: Vec<(LostReason, u64)>,
     /// Files finished or begun.
     pub files: u32,
+    /// The first and the last of them, where they are numbered.
+    pub numbered: Option<(PathBuf, PathBuf)>,
     /// Parts that a ring has removed because the disk was full.
     pub crowded_out: u64,
 }
@@ -105,19 +113,24 @@ pub struct Writer {
     events: EventEncoder,
     /// Kinds of the events that are encoded and not yet written.
     pending: EventCounts,
-    /// What those among them that tell of losses count for besides.
-    pending_lost: u64,
+    /// What is to be told if they can't be.
+    pending_untold: Untold,
     totals: Totals,
     /// Totals when the current file was begun.
     file_events: EventCounts,
-    /// Number of the current file, if they are numbered.
+    /// Number of the current file, if they are numbered, and the first one.
     number: u32,
+    first: PathBuf,
     epoch: Option<Epoch>,
     /// When the current file was begun, if it is not the first: what came before is not in it.
     began: Timestamp,
     last_ns: u64,
     flushed: Instant,
     trouble: Trouble,
+    /// There is little room on the disk.
+    is_scarce: bool,
+    /// All that is missing.
+    unwritten: Untold,
     vanished: bool,
 }
 
@@ -141,10 +154,8 @@ struct Epoch {
 struct Trouble {
     /// When writing failed last, if it does.
     since: Option<Instant>,
-    /// Events dropped that no [`Lost`] tells of yet.
-    dropped: u64,
-    from: Option<Timestamp>,
-    to: Timestamp,
+    /// What is missing, and was not told yet.
+    untold: Untold,
 }
 
 impl CreateOptions {
@@ -193,6 +204,8 @@ impl Writer {
         } else {
             (None, Output::create(path, options.existing, &options)?)
         };
+        let is_scarce = output.room() < SCARCE_BYTES;
+        let first = output.path.clone();
         Ok(Writer {
             path: path.to_owned(),
             options,
@@ -201,18 +214,21 @@ impl Writer {
             definitions: DefinitionEncoder::default(),
             events: EventEncoder::default(),
             pending: [0; event::KINDS],
-            pending_lost: 0,
+            pending_untold: Untold::default(),
             totals: Totals {
                 files: 1,
                 ..Totals::default()
             },
             file_events: [0; event::KINDS],
             number,
+            first,
             epoch: None,
             began: Timestamp(0),
             last_ns: 0,
             flushed: Instant::now(),
             trouble: Trouble::default(),
+            is_scarce,
+            unwritten: Untold::default(),
             vanished: false,
         })
     }
@@ -261,6 +277,9 @@ impl Writer {
                 first_error = first_error.and(self.flush(false));
             }
         }
+        if self.is_scarce {
+            first_error = first_error.and(self.flush(false));
+        }
         first_error.and(self.tick(Instant::now()))
     }
 
@@ -270,6 +289,7 @@ impl Writer {
             return Ok(());
         }
         self.flushed = now;
+        self.is_scarce = self.output.room() < SCARCE_BYTES;
         let flushed = self.flush(false);
         let flushed = match &mut self.ring {
             Some(ring) if flushed.is_ok() => ring.be_said(),
@@ -318,6 +338,10 @@ impl Writer {
         totals.bytes += self.output.len;
         totals.raw_bytes += self.output.raw_bytes;
         totals.crowded_out = self.ring.as_ref().map_or(0, Ring::crowded_out);
+        if self.options.rotate.is_some() {
+            totals.numbered = Some((self.first.clone(), self.output.path.clone()));
+        }
+        totals.unwritten = self.unwritten.missing().collect();
         totals
     }
 
@@ -387,6 +411,7 @@ impl Writer {
             raw_bytes,
             files: 1,
             crowded_out,
+            unwritten: self.unwritten.missing().collect(),
             ..self.totals
         })
     }
@@ -507,8 +532,7 @@ impl Writer {
     fn push_event(&mut self, event: &Event) {
         self.events.push(event);
         self.pending[kind_index(event)] += 1;
-        let more = counts_for(event).saturating_sub(1);
-        self.pending_lost = self.pending_lost.saturating_add(more);
+        self.pending_untold.note(event, unwritten(event));
         self.last_ns = self.last_ns.max(event.at().0);
     }
 
@@ -537,7 +561,7 @@ impl Writer {
         let written = append(&mut self.output, &mut self.ring, &payload);
         let result = self.outcome(written);
         if self.trouble.since.is_some() {
-            self.give_up_events(u32::from(told));
+            self.give_up_events();
             return result;
         }
         if told {
@@ -546,7 +570,7 @@ impl Writer {
         for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
             *total += std::mem::take(pending);
         }
-        self.pending_lost = 0;
+        self.pending_untold = Untold::default();
         self.events.clear();
         let expired = match &mut self.ring {
             Some(ring) => ring.expire(self.output.len, self.last_ns),
@@ -608,58 +632,46 @@ impl Writer {
         }
     }
 
-    /// Adds an event that says what is missing, if anything is.
+    /// Adds events that say what is missing, if anything is.
     fn tell_of_drops(&mut self) -> bool {
-        if self.trouble.dropped == 0 {
-            return false;
+        let mut told = false;
+        for lost in self.trouble.untold.events() {
+            self.events.push(&lost);
+            self.pending[kind_index(&lost)] += 1;
+            told = true;
         }
-        let to = self.trouble.to;
-        let lost = Event::Lost(Lost {
-            cpu: None,
-            from: self.trouble.from.unwrap_or(to),
-            to,
-            count: self.trouble.dropped,
-            reason: LostReason::Unwritten,
-        });
-        self.events.push(&lost);
-        self.pending[kind_index(&lost)] += 1;
-        true
+        told
     }
 
     fn drop_events(&mut self, events: &[Event]) {
+        let mut untold = Untold::default();
         for event in events {
-            self.trouble.from.get_or_insert(event.at());
-            self.trouble.to = self.trouble.to.max(event.at());
+            untold.note(event, unwritten(event));
             self.last_ns = self.last_ns.max(event.at().0);
         }
-        let counts = events.iter().map(counts_for);
-        self.count_dropped(counts.fold(0, u64::saturating_add));
+        self.lack(untold);
     }
 
-    /// What an imported capture says of losses can be any number.
-    fn count_dropped(&mut self, count: u64) {
-        self.trouble.dropped = self.trouble.dropped.saturating_add(count);
-        self.totals.dropped = self.totals.dropped.saturating_add(count);
-    }
-
-    /// Drops the events that are encoded and could not be written; the last `told` of them only
-    /// tell of drops.
-    fn give_up_events(&mut self, told: u32) {
-        let lost = std::mem::take(&mut self.pending_lost);
-        let count = u64::from(self.events.items - told).saturating_add(lost);
-        if count > 0 {
-            let first = Timestamp(self.events.first_ns);
-            self.trouble.from.get_or_insert(first);
-            self.trouble.to = self.trouble.to.max(Timestamp(self.events.last_ns));
-            self.count_dropped(count);
-        }
+    /// Drops the events that are encoded and could not be written.
+    fn give_up_events(&mut self) {
+        let untold = std::mem::take(&mut self.pending_untold);
+        self.lack(untold);
         self.pending = [0; event::KINDS];
         self.events.clear();
     }
 
+    /// These are missing from now on.
+    fn lack(&mut self, mut untold: Untold) {
+        for (_, count) in untold.missing() {
+            self.totals.dropped = self.totals.dropped.saturating_add(count);
+        }
+        self.unwritten.append(&mut untold.clone());
+        self.trouble.untold.append(&mut untold);
+    }
+
     /// Drops all that waits; the epoch means nothing without its definitions.
     fn give_up_pending(&mut self) {
-        self.give_up_events(0);
+        self.give_up_events();
         if self.definitions.items > 0 {
             self.definitions.clear();
             if let Some(epoch) = &mut self.epoch {
@@ -688,14 +700,6 @@ fn append(
     match ring.is_some_and(|ring| ring.make_room(payload.bytes.len() as u64)) {
         true => output.block(payload),
         false => written,
-    }
-}
-
-/// How many events are lost with one: what tells of losses tells of them no more.
-fn counts_for(event: &Event) -> u64 {
-    match event {
-        Event::Lost(lost) => lost.count.max(1),
-        _ => 1,
     }
 }
 

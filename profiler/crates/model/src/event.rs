@@ -558,8 +558,14 @@ pub enum LostReason {
     WaitNested = 14,
     /// Calls that there was no room to remember: too many were open, or too many threads were there.
     TooMany = 15,
-    /// The capture could not be written: the disk was full, most often.
+    /// An event of another kind than those below, when the capture could not be written: the disk was full, most often.
     Unwritten = 16,
+    /// A sample of what ran, then.
+    UnwrittenSamples = 17,
+    /// A wait.
+    UnwrittenWaits = 18,
+    /// A record of a call.
+    UnwrittenCalls = 19,
 }
 
 /// What was lost.
@@ -586,16 +592,20 @@ impl LostReason {
             LostReason::RingFull
             | LostReason::Nested
             | LostReason::Skipped
-            | LostReason::Undecided => LostKind::Samples,
+            | LostReason::Undecided
+            | LostReason::UnwrittenSamples => LostKind::Samples,
             LostReason::WaitTable
             | LostReason::WaitUnseen
             | LostReason::WaitRingFull
-            | LostReason::WaitNested => LostKind::Waits,
+            | LostReason::WaitNested
+            | LostReason::UnwrittenWaits => LostKind::Waits,
             LostReason::Late
             | LostReason::SlowOutput
             | LostReason::BadRecord
             | LostReason::Unwritten => LostKind::Events,
-            LostReason::CallRingFull | LostReason::TooMany => LostKind::Calls,
+            LostReason::CallRingFull | LostReason::TooMany | LostReason::UnwrittenCalls => {
+                LostKind::Calls
+            }
             LostReason::SideBand => LostKind::ProcessEvents,
             LostReason::Unmatched => LostKind::Begun,
         }

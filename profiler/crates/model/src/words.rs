@@ -62,7 +62,10 @@ words! {
         WaitRingFull: "wait_ring_full", "waits without room in the kernel's buffer";
         WaitNested: "wait_nested", "waits that ended while another one was told";
         TooMany: "too_many", "calls left out because too many calls or threads were there";
-        Unwritten: "unwritten", "events dropped because the capture could not be written";
+        Unwritten: "unwritten", "other events that could not be written";
+        UnwrittenSamples: "unwritten_samples", "samples that could not be written";
+        UnwrittenWaits: "unwritten_waits", "waits that could not be written";
+        UnwrittenCalls: "unwritten_calls", "calls that could not be written";
     }
     GapReason {
         NotYetAttached: "not_yet_attached", "not watched until probes were attached";

@@ -200,7 +200,9 @@ pub fn missing_frames(event: &Event) -> Option<(Option<u64>, &'static str)> {
             LostReason::CallRingFull => Some((Some(*count), "ringFull")),
             LostReason::SlowOutput => Some((Some(*count), "slowServer")),
             LostReason::BadRecord => Some((Some(*count), "badRecord")),
-            LostReason::Unwritten => Some((Some(*count), "notWritten")),
+            LostReason::Unwritten | LostReason::UnwrittenCalls => {
+                Some((Some(*count), "notWritten"))
+            }
             LostReason::Late => Some((Some(*count), "late")),
             _ => None,
         },

@@ -56,6 +56,18 @@ impl Losses {
         self.of_kind(LostKind::Samples)
     }
 
+    /// How many events could not be written, of any kind.
+    pub fn unwritten(&self) -> u64 {
+        let reasons = [
+            LostReason::Unwritten,
+            LostReason::UnwrittenSamples,
+            LostReason::UnwrittenWaits,
+            LostReason::UnwrittenCalls,
+        ];
+        let counts = reasons.iter().map(|reason| self.of(*reason));
+        counts.fold(0, u64::saturating_add)
+    }
+
     /// How many events of any kind are missing that had happened, and that nothing made up for.
     pub fn missing_events(&self) -> u64 {
         let kinds = [

@@ -260,7 +260,7 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     // Of a ring, or a file of many, it is more than what is missing here.
-    if summary.dropped > lost.of(LostReason::Unwritten) {
+    if summary.dropped > lost.unwritten() {
         writeln!(
             out,
             "dropped     {} could not be written since the recording began",
