@@ -115,20 +115,28 @@ pub fn refuse_same(input: &Path, output: &Path) -> Result<(), CaptureError> {
     Ok(())
 }
 
-fn join_sessions(sessions: Vec<Session>) -> Session {
+/// The first session, with what differs in the others. Of one that was lost nothing is known.
+fn join_sessions(mut sessions: Vec<Session>) -> Session {
+    sessions.retain(|session| *session != Session::default());
     let mut sessions = sessions.into_iter();
     let mut joined = sessions.next().unwrap_or_default();
     let (mut hosts, mut targets) = (vec![joined.host.clone()], vec![joined.target.clone()]);
+    let mut commands = vec![joined.command.clone()];
     for session in sessions {
         for (list, name) in [(&mut hosts, session.host), (&mut targets, session.target)] {
             if !list.contains(&name) {
                 list.push(name);
             }
         }
+        if !session.command.is_empty() && !commands.contains(&session.command) {
+            commands.push(session.command);
+        }
         joined.started = joined.started.min(session.started);
     }
     joined.host = hosts.join(" + ");
     joined.target = targets.join(" + ");
+    commands.retain(|command| !command.is_empty());
+    joined.command = commands.join(&"+".to_owned());
     joined
 }
 
@@ -200,4 +208,28 @@ fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Mer
         totals,
         damage: damage.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_of_sessions_is_joined() {
+        let of = |target: &str, command: &[&str], started| Session {
+            target: target.to_owned(),
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            started: Timestamp(started),
+            ..Session::default()
+        };
+        let sessions = vec![
+            // What was lost says nothing.
+            Session::default(),
+            of("pid 1", &["record", "-p", "1"], 500),
+            of("pid 2", &["record", "-p", "2"], 200),
+            of("pid 1", &["record", "-p", "1"], 700),
+        ];
+        let command = ["record", "-p", "1", "+", "record", "-p", "2"];
+        assert_eq!(join_sessions(sessions), of("pid 1 + pid 2", &command, 200));
+    }
 }

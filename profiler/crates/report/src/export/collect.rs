@@ -189,8 +189,8 @@ pub struct Folded {
     pub(super) ends: StackEnds,
     /// When the last event was.
     pub(super) last: Option<Timestamp>,
-    /// Samples that are missing from the recording.
-    pub(super) lost: u64,
+    /// What is missing from the recording.
+    pub(super) losses: Losses,
 }
 
 impl Collector {
@@ -240,7 +240,7 @@ impl Collector {
         let mut folded = Folded {
             sources,
             last: self.last,
-            lost: self.losses.samples(),
+            losses: self.losses.clone(),
             ..Folded::default()
         };
         let mut writer = StackWriter::new(tables, self.options.containers);

@@ -6,11 +6,14 @@ use inferno::flamegraph::color::Color;
 
 use super::super::collect::Folded;
 use super::super::name;
-use crate::derive::wait_frame;
+use crate::derive::{Losses, wait_frame};
 use profiler_model::*;
 
 /// Longer titles would run into what stands beside them.
 const MAX_TITLE_CHARS: usize = 70;
+
+/// Characters of a subtitle that an image has room for.
+const MAX_SUBTITLE_CHARS: usize = 165;
 
 /// What was recorded, and what is missing, in one line.
 pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
@@ -18,15 +21,22 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
     let source = folded.sources.main.and_then(|id| tables.sources.get(id));
     let waits = || {
         let seconds = folded.waits_ns as f64 / 1e9;
-        format!("{} waits ({seconds:.1} s)", folded.waits)
+        format!("{} ({seconds:.1} s)", plural(folded.waits, "wait"))
     };
     let samples = match source {
         Some(_) if folded.sources.is_waits(tables) => waits(),
         Some(source) => {
             let name = name::text(tables.string(source.name));
-            let mut text = match source.frequency_hz {
-                Some(hz) => format!("{} samples of {name} at {hz} Hz", folded.samples),
-                None => format!("{} samples of {name}", folded.samples),
+            let samples = plural(folded.samples, "sample");
+            // Captures that were merged may have had it at several rates.
+            let all = tables.sources.iter();
+            let same = all.filter(|(_, it)| (it.name, it.unit) == (source.name, source.unit));
+            let rates: Vec<String> = same
+                .filter_map(|(_, it)| Some(it.frequency_hz?.to_string()))
+                .collect();
+            let mut text = match rates.is_empty() {
+                true => format!("{samples} of {name}"),
+                false => format!("{samples} of {name} at {} Hz", rates.join(" and ")),
             };
             if folded.sources.is_wall() {
                 text += &format!(" and {}", waits());
@@ -40,35 +50,66 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
         .map_or(0, |last| last.since(tables.session.started)) as f64
         / 1e9;
     parts.push(format!("{samples} in {seconds:.1} s"));
-    let ended = |ends: &[StackEnd]| ends.iter().map(|end| folded.ends.of(*end)).sum();
-    for (number, what) in [
-        (folded.others, "of other sources left out"),
-        (folded.lost, "lost"),
+    if folded.others > 0 {
+        parts.push(format!("{} of other sources left out", folded.others));
+    }
+    parts.extend(lost(&folded.losses));
+    let mut stacks = Vec::new();
+    let ended = |ends: &[StackEnd]| -> u64 { ends.iter().map(|end| folded.ends.of(*end)).sum() };
+    for (ends, what) in [
+        (&[StackEnd::Truncated, StackEnd::LeftOut][..], "truncated"),
         (
-            ended(&[StackEnd::Truncated, StackEnd::LeftOut]),
-            "truncated",
-        ),
-        (
-            ended(&[StackEnd::BadMemory, StackEnd::Unknown]),
+            &[StackEnd::BadMemory, StackEnd::Unknown],
             "with unreadable stacks",
         ),
         (
-            ended(&[
+            &[
                 StackEnd::NoRule,
                 StackEnd::NoTable,
                 StackEnd::NoMapping,
                 StackEnd::Jit,
                 StackEnd::LeafOnly,
-            ]),
+            ],
             "not walked to the end",
         ),
-        (folded.unnamed, "with unnamed frames"),
     ] {
-        if number > 0 {
-            parts.push(format!("{number} {what}"));
-        }
+        stacks.push((ended(ends), what));
     }
-    parts.join(" · ")
+    let unnamed = (folded.unnamed, "with unnamed frames");
+    let with = |stacks: &[(u64, &str)]| {
+        let some = stacks.iter().chain([&unnamed]);
+        let some = some.filter(|(number, _)| *number > 0);
+        let some = some.map(|(number, what)| format!("{number} {what}"));
+        let all: Vec<String> = parts.iter().cloned().chain(some).collect();
+        all.join(" · ")
+    };
+    let line = with(&stacks);
+    if line.chars().count() <= MAX_SUBTITLE_CHARS {
+        return line;
+    }
+    let cut = stacks.iter().map(|(number, _)| number).sum();
+    with(&[(cut, "with stacks cut short")])
+}
+
+/// What is missing, by kind; none if nothing is.
+fn lost(losses: &Losses) -> Option<String> {
+    let kinds = [
+        (LostKind::Samples, "sample"),
+        (LostKind::Waits, "wait"),
+        (LostKind::Calls, "call"),
+        (LostKind::Events, "other event"),
+    ];
+    let counts = kinds.map(|(kind, what)| (losses.of_kind(kind), what));
+    let counts = counts.iter().filter(|(number, _)| *number > 0);
+    let counts: Vec<String> = counts.map(|(number, what)| plural(*number, what)).collect();
+    (!counts.is_empty()).then(|| format!("lost: {}", counts.join(", ")))
+}
+
+fn plural(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}s"),
+    }
 }
 
 /// A title that has room.
@@ -201,6 +242,62 @@ pub(super) fn empty(title: &str, subtitle: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::derive::Sources;
+
+    #[test]
+    fn a_subtitle_says_all_rates_of_a_source() {
+        let mut tables = Tables::default();
+        let name = tables.intern_string("cpu-clock").0;
+        let mut ids = [99, 199].map(|hz| {
+            let source = Source {
+                name,
+                unit: Unit::Nanoseconds,
+                frequency_hz: Some(hz),
+                period: None,
+            };
+            tables.sources.intern(source).0
+        });
+        ids.reverse();
+        let folded = Folded {
+            samples: 184,
+            sources: Sources {
+                main: Some(ids[0]),
+                waits: None,
+            },
+            ..Folded::default()
+        };
+        let said = "184 samples of cpu-clock at 99 and 199 Hz in 0.0 s";
+        assert_eq!(subtitle(&folded, &tables), said);
+    }
+
+    #[test]
+    fn a_subtitle_says_what_is_missing_and_has_room() {
+        let losses = [
+            (LostReason::UnwrittenSamples, 3_000),
+            (LostReason::Skipped, 1),
+            (LostReason::UnwrittenWaits, 1),
+            (LostReason::Unwritten, 240),
+        ];
+        let mut folded = Folded {
+            samples: 1,
+            losses: losses.into_iter().collect(),
+            last: Some(Timestamp(2_000_000_000)),
+            ..Folded::default()
+        };
+        let tables = Tables::default();
+        let lost = "no samples in 2.0 s · lost: 3001 samples, 1 wait, 240 other events";
+        assert_eq!(subtitle(&folded, &tables), lost);
+        let ends = [
+            (StackEnd::Truncated, 1_000_000),
+            (StackEnd::BadMemory, 1_000_000),
+            (StackEnd::NoTable, 5_000_000),
+        ];
+        folded.ends = ends.into_iter().collect();
+        folded.unnamed = 1_000_000;
+        let said = subtitle(&folded, &tables);
+        let cut = format!("{lost} · 7000000 with stacks cut short · 1000000 with unnamed frames");
+        assert_eq!(said, cut);
+    }
 
     #[test]
     fn locations_are_told_from_names() {

@@ -91,6 +91,9 @@ impl Head<'_> {
         }
         let (shown, others): (Vec<_>, Vec<_>) = header.sources.iter().partition(|s| s.shown);
         let is_wall = header.profile.as_deref() == Some(WALL);
+        // Several where one was recorded at several rates.
+        let several = shown.len() > 1;
+        let main = shown.first().copied();
         let mut label = "Samples";
         for source in shown.into_iter().chain(others) {
             let mut text = source.name.clone();
@@ -109,7 +112,7 @@ impl Head<'_> {
             text += &format!(", {}", weight_in_words(source.weight, source));
             if !source.shown {
                 text += &format!(" (not shown; --source {})", source.name);
-            } else if !is_wall && source.samples != header.samples {
+            } else if !is_wall && !several && source.samples != header.samples {
                 text += &format!(
                     "; selected {}, {}",
                     plural(header.samples, "sample"),
@@ -127,6 +130,10 @@ impl Head<'_> {
                 duration(header.wait_weight)
             );
             self.line("", &text)?;
+        } else if let Some(source) = main.filter(|_| several) {
+            let samples = plural(header.samples, "sample");
+            let weight = weight_in_words(header.weight, source);
+            self.line("", &format!("shown together: {samples}, {weight}"))?;
         }
         Ok(())
     }
