@@ -38,7 +38,27 @@ pub(super) struct Symbol<'a> {
     pub(super) section: u16,
 }
 
+/// Bytes of an entry.
+pub(super) fn entry_len(wide: bool) -> usize {
+    if wide { 24 } else { 16 }
+}
+
 impl<'a> Symbol<'a> {
+    /// Of an entry; its name is still to be read.
+    pub(super) fn parse(entry: &[u8], wide: bool) -> Option<Symbol<'a>> {
+        let at = |narrow, if_wide| if wide { if_wide } else { narrow };
+        let info = *entry.get(at(12, 4))?;
+        Some(Symbol {
+            name: b"",
+            name_at: u32_at(entry, 0).ok()?,
+            address: word(entry, at(4, 8), wide).ok()?,
+            size: word(entry, at(8, 16), wide).ok()?,
+            kind: info & 0xf,
+            binding: info >> 4,
+            section: half(entry, at(14, 6)).ok()?,
+        })
+    }
+
     /// Whether it stands for something in another object.
     pub(super) fn is_undefined(&self) -> bool {
         self.section == SHN_UNDEF
@@ -47,11 +67,6 @@ impl<'a> Symbol<'a> {
     /// Where it is.
     pub(super) fn address(&self) -> u64 {
         self.address
-    }
-
-    /// See [`Symbol`].
-    pub(super) fn name_at(&self) -> u32 {
-        self.name_at
     }
 
     /// Whether it says how long what it names is.
@@ -66,17 +81,19 @@ impl<'a> Symbol<'a> {
 
     /// Whether it names code of this object: as a function, or without a type, as in hand-written assembly.
     pub(super) fn names_code(&self, code: &CodeSections) -> bool {
-        if self.is_undefined() || self.section >= SHN_LORESERVE || self.name.is_empty() {
+        // Not what marks code and data among it (`$x`), nor what an assembler or a compiler keeps for itself.
+        let is_mark = || self.name.starts_with(b"$") || self.name.starts_with(b".");
+        self.is_at_code(code) && !self.name.is_empty() && (self.kind != STT_NOTYPE || !is_mark())
+    }
+
+    /// Whether it is one of code of this object, if its name says nothing else.
+    pub(super) fn is_at_code(&self, code: &CodeSections) -> bool {
+        if self.is_undefined() || self.section >= SHN_LORESERVE {
             return false;
         }
         match self.kind {
             STT_FUNC | STT_GNU_IFUNC => true,
-            // Not what marks code and data among it (`$x`), nor what an assembler or a compiler keeps for itself.
-            STT_NOTYPE => {
-                !self.name.starts_with(b"$")
-                    && !self.name.starts_with(b".")
-                    && code.holds(self.address)
-            }
+            STT_NOTYPE => code.holds(self.address),
             _ => false,
         }
     }
@@ -97,27 +114,24 @@ impl SymbolTable {
     }
 
     fn entry_len(&self) -> usize {
-        if self.wide { 24 } else { 16 }
+        entry_len(self.wide)
     }
 
     fn parse(&self, entry: &[u8]) -> Option<Symbol<'_>> {
-        let at = |narrow, wide| if self.wide { wide } else { narrow };
-        let info = *entry.get(at(12, 4))?;
-        let name_at = u32_at(entry, 0).ok()?;
-        let name = self.names.get(name_at as usize..).unwrap_or_default();
-        // No name that is kept is longer.
-        let name = &name[..name.len().min(MAX_NAME_BYTES)];
-        let end = name.iter().position(|&byte| byte == 0);
+        let symbol = Symbol::parse(entry, self.wide)?;
+        let name = self.names.get(symbol.name_at as usize..);
         Some(Symbol {
-            name: &name[..end.unwrap_or(name.len())],
-            name_at,
-            address: word(entry, at(4, 8), self.wide).ok()?,
-            size: word(entry, at(8, 16), self.wide).ok()?,
-            kind: info & 0xf,
-            binding: info >> 4,
-            section: half(entry, at(14, 6)).ok()?,
+            name: first_name(name.unwrap_or_default()),
+            ..symbol
         })
     }
+}
+
+/// The bytes before the first zero byte; of more than any name that is kept has, as many.
+pub(super) fn first_name(names: &[u8]) -> &[u8] {
+    let names = &names[..names.len().min(MAX_NAME_BYTES)];
+    let end = names.iter().position(|&byte| byte == 0);
+    &names[..end.unwrap_or(names.len())]
 }
 
 /// Where the sections with code lie: start and end, sorted.

@@ -2,7 +2,7 @@
 //!
 //! Open files -> [`Aliases`]: of each address that several symbols begin at, their names, the one that people use first,
 //! as [`crate::Object::functions`] has it. Addresses are ELF virtual addresses. For who has one of these names from
-//! elsewhere: only where names are is kept, and they are read when they are asked for.
+//! elsewhere: only where symbols are is kept, and they are read when they are asked for.
 //!
 //! What does not belong here: code with one name, names made readable (`demangle`).
 
@@ -13,143 +13,213 @@ use std::os::unix::fs::FileExt;
 use super::Part;
 use crate::demangle::MAX_NAME_BYTES;
 use crate::functions::names_of;
-use crate::symbols::{CodeSections, Symbol, SymbolTable};
+use crate::symbols::{CodeSections, Symbol, entry_len, first_name};
 
-/// Most names that are kept.
-const MAX_NAMES: usize = 1 << 20;
 /// Most symbols that are looked at.
 const MAX_SYMBOLS: usize = 8 << 20;
+/// Most symbols of one piece of code that are looked at for its names.
+const MAX_SYMBOLS_OF_ONE: usize = 1024;
 /// Most names of one piece of code that are handed out.
 const MAX_NAMES_OF_ONE: usize = 64;
+/// Entries of a table that are read at a time.
+const AT_A_TIME: usize = 4096;
 
 /// The names of code that has several.
 #[derive(Debug, Default)]
 pub struct Aliases {
-    files: Vec<File>,
-    /// By address, the name that people use first.
-    names: Vec<Name>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    address: u64,
-    /// Where it is in its file.
-    offset: u64,
-    file: u16,
+    tables: Vec<Table>,
+    code: CodeSections,
+    /// By address; no address is there once.
+    places: Vec<Place>,
 }
 
 /// A symbol table of one of the files.
+#[derive(Debug)]
 struct Table {
-    symbols: SymbolTable,
-    /// Where its names are in the file.
-    names: u64,
-    file: u16,
+    file: File,
+    /// Where its entries are in the file, and their length together.
+    entries: (u64, u64),
+    /// Where its names are in the file, and their length together.
+    names: (u64, u64),
+    /// Whether words have 64 bits.
+    wide: bool,
+}
+
+/// A symbol.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    address: u64,
+    table: u32,
+    index: u32,
 }
 
 impl Aliases {
     /// Reads the symbol tables of a file, and of those that hold more symbols of it.
     pub fn read<'f>(files: impl IntoIterator<Item = &'f File>) -> Aliases {
         let mut aliases = Aliases::default();
-        let mut tables = Vec::new();
-        let mut code = CodeSections::default();
         for file in files {
-            let (Ok(part), Ok(kept)) = (Part::read(file, "symbols"), file.try_clone()) else {
+            let Ok(part) = Part::read(file, "symbols") else {
                 continue;
             };
-            let index = aliases.files.len() as u16;
-            aliases.files.push(kept);
-            code.add(&part.sections);
+            aliases.code.add(&part.sections);
             for table in part.symbol_sections() {
                 let names = part.sections.get(table.link as usize);
-                let names = names.filter(|names| !names.is_packed());
-                let names = names.map(|names| names.place().0);
-                if let (Some(names), Some(symbols)) = (names, part.symbol_table(table)) {
-                    let file = index;
-                    tables.push(Table {
-                        symbols,
-                        names,
+                let names = names.filter(|names| !names.is_packed() && !table.is_packed());
+                if let (Some(names), Ok(file)) = (names, file.try_clone()) {
+                    aliases.tables.push(Table {
                         file,
+                        entries: table.place(),
+                        names: names.place(),
+                        wide: part.elf.wide,
                     });
                 }
             }
         }
-        aliases.find(&tables, &code);
+        aliases.find();
         aliases
     }
 
-    fn find(&mut self, tables: &[Table], code: &CodeSections) {
-        let mut symbols: Vec<(u32, Symbol<'_>)> = Vec::new();
-        for (index, table) in tables.iter().enumerate() {
-            let named = table.symbols.symbols();
-            let named = named.filter(|symbol| symbol.names_code(code));
-            let room = MAX_SYMBOLS - symbols.len();
-            symbols.extend(named.take(room).map(|symbol| (index as u32, symbol)));
-        }
-        symbols.sort_unstable_by_key(|(_, symbol)| symbol.address());
-        let groups = symbols.chunk_by(|(_, a), (_, b)| a.address() == b.address());
-        for group in groups.filter(|group| group.len() > 1) {
-            let names = names_of(group.iter().map(|(_, symbol)| symbol));
-            if names.len() < 2 {
-                continue;
-            }
-            for name in names {
-                if self.names.len() == MAX_NAMES {
-                    return;
-                }
-                // Any symbol of that name.
-                let of = group.iter().find(|(_, symbol)| symbol.name == name);
-                if let Some((table, symbol)) = of {
-                    let table = &tables[*table as usize];
-                    self.names.push(Name {
+    /// Names are left for later: most are never asked for, and take most of the time and memory.
+    fn find(&mut self) {
+        let mut places = Vec::new();
+        for (table, of) in self.tables.iter().enumerate() {
+            let room = MAX_SYMBOLS - places.len();
+            of.each(room, |index, symbol| {
+                if symbol.is_at_code(&self.code) {
+                    places.push(Place {
                         address: symbol.address(),
-                        offset: table.names + u64::from(symbol.name_at()),
-                        file: table.file,
+                        table: table as u32,
+                        index,
                     });
                 }
-            }
+            });
         }
-        self.names.shrink_to_fit();
+        places.sort_unstable_by_key(|place| (place.address, place.table, place.index));
+        let groups = places.chunk_by(|a, b| a.address == b.address);
+        let several = groups.filter(|group| group.len() > 1);
+        self.places = several.flatten().copied().collect();
     }
 
     /// The names of the code that begins at an address, if it has several; the one that people use comes first.
     pub fn of(&self, address: u64) -> Vec<String> {
-        let first = self.names.partition_point(|name| name.address < address);
-        let names = self.names[first..].iter();
-        let names = names.take_while(|name| name.address == address);
-        let names = names.take(MAX_NAMES_OF_ONE);
-        names.filter_map(|name| self.text(name)).collect()
-    }
-
-    fn text(&self, name: &Name) -> Option<String> {
-        let mut bytes = vec![0; MAX_NAME_BYTES];
-        let file = self.files.get(usize::from(name.file))?;
-        let mut len = 0;
-        // Most names are short, and the last ones of a file end with it.
-        while len < bytes.len() {
-            let end = (len + 256).min(bytes.len());
-            let read = file.read_at(&mut bytes[len..end], name.offset + len as u64);
-            let read = read.ok()?;
-            if let Some(at) = bytes[len..len + read].iter().position(|&byte| byte == 0) {
-                bytes.truncate(len + at);
-                return Some(String::from_utf8_lossy(&bytes).into_owned());
-            }
-            if read == 0 {
-                return None;
-            }
-            len += read;
+        let first = self.places.partition_point(|place| place.address < address);
+        let places = self.places[first..].iter();
+        let places = places.take_while(|place| place.address == address);
+        let read: Vec<(Symbol<'_>, Vec<u8>)> = places
+            .take(MAX_SYMBOLS_OF_ONE)
+            .filter_map(|place| self.tables[place.table as usize].read(place.index))
+            .collect();
+        let symbols: Vec<Symbol<'_>> = read
+            .iter()
+            .map(|(symbol, name)| Symbol { name, ..*symbol })
+            .filter(|symbol| symbol.names_code(&self.code))
+            .collect();
+        let names = names_of(&symbols);
+        if names.len() < 2 {
+            return Vec::new();
         }
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        let names = names.into_iter().take(MAX_NAMES_OF_ONE);
+        names
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .collect()
     }
 
     /// Estimated memory that this takes, in bytes.
     pub fn bytes(&self) -> u64 {
-        (self.names.capacity() * size_of::<Name>()) as u64
+        (self.places.capacity() * size_of::<Place>()) as u64
+    }
+}
+
+impl Table {
+    /// Goes through its symbols, at most so many; they have no names.
+    fn each(&self, most: usize, mut each: impl FnMut(u32, &Symbol<'_>)) {
+        let len = entry_len(self.wide);
+        let (start, bytes) = self.entries;
+        let count = (bytes / len as u64).min(most as u64) as u32;
+        let mut buffer = vec![0; AT_A_TIME * len];
+        let mut index = 0;
+        while index < count {
+            let now = buffer.len().min((count - index) as usize * len);
+            let at = start.saturating_add(u64::from(index) * len as u64);
+            // A table that goes on behind the end of its file is none.
+            if self.file.read_exact_at(&mut buffer[..now], at).is_err() {
+                return;
+            }
+            for entry in buffer[..now].chunks_exact(len) {
+                if let Some(symbol) = Symbol::parse(entry, self.wide) {
+                    each(index, &symbol);
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// A symbol, and its name.
+    fn read(&self, index: u32) -> Option<(Symbol<'static>, Vec<u8>)> {
+        let mut entry = [0; 24];
+        let entry = &mut entry[..entry_len(self.wide)];
+        let at = self
+            .entries
+            .0
+            .checked_add(u64::from(index) * entry.len() as u64)?;
+        self.file.read_exact_at(entry, at).ok()?;
+        let symbol = Symbol::parse(entry, self.wide)?;
+        let (start, len) = self.names;
+        let at = u64::from(symbol.name_at);
+        let name = self.text(start.saturating_add(at), len.saturating_sub(at))?;
+        Some((symbol, name))
+    }
+
+    /// The name that begins there, of no more bytes than are left.
+    fn text(&self, start: u64, left: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; left.min(MAX_NAME_BYTES as u64) as usize];
+        let mut len = 0;
+        // Most names are short.
+        while len < bytes.len() {
+            let end = (len + 256).min(bytes.len());
+            let at = start.saturating_add(len as u64);
+            self.file.read_exact_at(&mut bytes[len..end], at).ok()?;
+            if bytes[len..end].contains(&0) {
+                break;
+            }
+            len = end;
+        }
+        bytes.truncate(first_name(&bytes).len());
+        Some(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each has the names that the list of all functions has, and no others.
+    fn check(file: &File) {
+        let aliases = Aliases::read([file]);
+        let object = crate::Object::read(file, None, "it").unwrap();
+        let several = object.functions().iter();
+        let several: Vec<_> = several.filter(|f| !f.aliases.is_empty()).collect();
+        assert!(several.len() > 10, "{}", several.len());
+        for function in several {
+            let names = aliases.of(function.address);
+            assert_eq!(names.len(), 1 + function.aliases.len(), "{names:?}");
+            // The others are read as their compiler meant them there.
+            if !names
+                .iter()
+                .any(|name| name.starts_with("_R") || name.starts_with("_Z"))
+            {
+                assert_eq!(names[0], *function.name);
+                let others: Vec<&str> = function.aliases.iter().map(|name| &**name).collect();
+                assert_eq!(names[1..], others);
+            }
+        }
+        let single = object.functions().iter().filter(|f| f.aliases.is_empty());
+        for function in single {
+            assert!(aliases.of(function.address).is_empty(), "{}", function.name);
+        }
+        assert!(aliases.of(1).is_empty());
+        assert!(aliases.bytes() > 300);
+    }
 
     #[test]
     fn a_library_whose_functions_have_several_names() {
@@ -160,21 +230,36 @@ mod tests {
             path.contains("/libc.so.6").then(|| path.to_owned())
         });
         let Some(libc) = libc else { return };
-        let file = File::open(libc).unwrap();
-        let aliases = Aliases::read([&file]);
-        let object = crate::Object::read(&file, None, "libc").unwrap();
-        let several = object.functions().iter();
-        let several: Vec<_> = several.filter(|f| !f.aliases.is_empty()).collect();
-        assert!(several.len() > 100);
-        for function in several {
-            let names = aliases.of(function.address);
-            assert_eq!(names[0], *function.name);
-            let others: Vec<&str> = function.aliases.iter().map(|name| &**name).collect();
-            assert_eq!(names[1..], others);
+        check(&File::open(libc).unwrap());
+    }
+
+    #[test]
+    fn a_program_with_two_tables() {
+        check(&File::open("/proc/self/exe").unwrap());
+    }
+
+    /// What a file says of its tables may be anything.
+    #[test]
+    fn tables_that_lie_have_no_names() {
+        let file = File::open("/proc/self/exe").unwrap();
+        for (entries, names) in [
+            ((0, 1 << 40), (0, 1 << 40)),
+            ((u64::MAX - 5, 1 << 20), (0, 100)),
+            ((0, 24_000), (u64::MAX, u64::MAX)),
+            ((0, 24_000), (u64::MAX - 1, 1)),
+        ] {
+            let table = Table {
+                file: file.try_clone().unwrap(),
+                entries,
+                names,
+                wide: true,
+            };
+            let mut seen = 0;
+            table.each(5000, |_, _| seen += 1);
+            assert!(seen <= 5000);
+            for index in [0, 1, 17, 999, u32::MAX] {
+                table.read(index);
+            }
         }
-        let single = object.functions().iter().find(|f| f.aliases.is_empty());
-        assert!(aliases.of(single.unwrap().address).is_empty());
-        assert!(aliases.of(1).is_empty());
-        assert!(aliases.bytes() > 1000);
     }
 }
