@@ -14,7 +14,7 @@ use super::list::Test;
 /// What may run beside a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Others; it takes so many quarters of a processor.
+    /// Others; it takes so many eighths of a processor.
     Beside(u32),
     /// Others, but none of the same line of the table, which this is; it takes half a processor.
     InTurn(usize),
@@ -77,8 +77,8 @@ impl Classes {
             let class = match class {
                 "waits" => Class::Beside(1),
                 "works" => Class::Beside(2),
-                "records" => Class::Beside(3),
-                "calculates" => Class::Beside(4),
+                "records" => Class::Beside(6),
+                "calculates" => Class::Beside(8),
                 "in-turn" => Class::InTurn(number),
                 "alone" => Class::Alone,
                 "long" => Class::Long,
@@ -152,7 +152,7 @@ mod tests {
         let found = classes.of_all(&tests).unwrap();
         let expected = [
             Class::Beside(1),
-            Class::Beside(3),
+            Class::Beside(6),
             Class::Alone,
             Class::Beside(1),
             Class::Alone,

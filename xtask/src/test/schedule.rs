@@ -1,7 +1,7 @@
 //! Tests and what may run beside each -> which one is to start next.
 //!
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
-//! as long as the machine has room ([`room`]): each takes so many quarters of a processor; of those that take
+//! as long as the machine has room ([`room`]): each takes so many eighths of a processor; of those that take
 //! turns one at a time. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
 //!
 //! What does not belong here: processes and clocks; a test is a number.
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::classes::Class;
 
-/// Quarters of processors that may be taken: a fourth more than there are, for tests take some less than their classes say,
+/// Eighths of processors that may be taken: a fourth more than there are, for tests take some less than their classes say,
 /// and a processor that waits makes a run longer.
 fn room(processors: u32) -> u32 {
-    processors.max(1) * 5
+    processors.max(1) * 10
 }
 
 /// A test to be run.
@@ -31,7 +31,7 @@ pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
     alone: Vec<Job>,
-    /// Quarters of processors that there are, and those that the running tests take.
+    /// Eighths of processors that there are, and those that the running tests take.
     room: u32,
     taken: u32,
     running: HashMap<usize, Class>,
@@ -90,8 +90,8 @@ impl Schedule {
 
     fn takes(&self, class: Class) -> u32 {
         match class {
-            Class::Beside(quarters) => quarters.min(self.room),
-            Class::InTurn(_) => 2,
+            Class::Beside(eighths) => eighths.min(self.room),
+            Class::InTurn(_) => 4,
             Class::Alone | Class::Long => self.room,
         }
     }
@@ -149,7 +149,7 @@ mod tests {
                     1 => Class::Long,
                     2 => Class::Beside(1),
                     3 => Class::Beside(2),
-                    4 => Class::Beside(4),
+                    4 => Class::Beside(8),
                     5 | 6 => Class::InTurn(random(2) as usize),
                     _ => Class::Beside(1000),
                 };
@@ -201,8 +201,8 @@ mod tests {
                     .filter(|(_, start, end)| (*start..*end).contains(&at));
                 let taken: u32 = running
                     .map(|(test, _, _)| match jobs[*test].class {
-                        Class::Beside(quarters) => quarters.min(room(processors)),
-                        Class::InTurn(_) => 2,
+                        Class::Beside(eighths) => eighths.min(room(processors)),
+                        Class::InTurn(_) => 4,
                         Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn room_is_used_and_the_longest_comes_first() {
-        let beside = |test, seconds| job(test, Class::Beside(4), seconds);
+        let beside = |test, seconds| job(test, Class::Beside(8), seconds);
         let jobs = [beside(0, 1), beside(1, 10), beside(2, 5), beside(3, 4)];
         let all = simulate(&jobs, 2);
         let expected = [(1, 0, 10), (2, 0, 5), (3, 5, 9), (0, 9, 10)];
@@ -221,7 +221,7 @@ mod tests {
         // What is small goes where what is large has no room.
         let jobs = [
             beside(0, 9),
-            job(1, Class::Beside(10), 8),
+            job(1, Class::Beside(20), 8),
             job(2, Class::Beside(1), 1),
         ];
         let all = simulate(&jobs, 2);
