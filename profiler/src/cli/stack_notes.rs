@@ -156,6 +156,9 @@ impl<'a> Facts<'a> {
             StackEnd::NoRule => {
                 "some programs say nothing about their frames: build them with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; which: profiler report --by end"
             }
+            StackEnd::LeafOnly => {
+                "of threads that wait since before the recording, and of waits beyond what is walked, callers are not known: record longer, or name processes (-p, --comm), of which up to 1,024 such stacks are copied"
+            }
             _ => return None,
         };
         Some(remedy.to_owned())
@@ -342,6 +345,7 @@ mod tests {
             (StackEnd::NoRule, "--by end"),
             (StackEnd::NoTable, "record longer"),
             (StackEnd::FramePointer, "32-bit programs"),
+            (StackEnd::LeafOnly, "before the recording"),
             (StackEnd::Truncated, "innermost 384 frames"),
             (StackEnd::LeftOut, "innermost 384 and the outermost 127"),
         ] {

@@ -35,5 +35,6 @@ mod js_self_profiling;
 mod perf_script;
 mod pprof;
 mod speedscope;
+mod stack_ends;
 mod tcf_wire;
 mod trace_actor;

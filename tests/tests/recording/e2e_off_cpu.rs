@@ -680,3 +680,72 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
     }
     Ok(())
 }
+
+/// Threads that wait before a recording begins, and more than stacks are copied of: of the others it is known where they
+/// wait, nothing is said of frame pointers, and the recorder, `info` and `report` count the same stacks.
+#[test]
+fn of_very_many_that_wait_already_it_is_said_that_callers_are_not_known() -> Outcome {
+    const THREADS: usize = 1500;
+    const COPIES: usize = 1024;
+    let Some(setting) = Setting::new("off-cpu-many-blocked")? else {
+        return Ok(());
+    };
+    let program = setting.workload("sleepers.c")?;
+    let mut command = process::Command::new(&program);
+    command.args([&THREADS.to_string(), "1", "600000"]);
+    let mut sleepers = setting.start("sleepers", &mut command)?;
+    sleepers.wait_until("its threads sleep", LIMIT, |running| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", running.pid()));
+        let sleeps = |task: std::fs::DirEntry| {
+            let call = std::fs::read_to_string(task.path().join("syscall"));
+            // clock_nanosleep, as the sleeping ones call it; the first waits for one of them.
+            call.is_ok_and(|call| call.starts_with("230 "))
+        };
+        tasks.is_ok_and(|tasks| {
+            tasks.flatten().map(sleeps).filter(|sleeps| *sleeps).count() == THREADS
+        })
+    })?;
+    let pid = sleepers.pid().to_string();
+    let (said, recording) = setting.record(&["--off-cpu", "-p", &pid, "-d", "1"])?;
+    sleepers.signal(Signal::KILL)?;
+    let count = |end| {
+        let samples = recording.samples.iter();
+        samples.filter(|sample| sample.user_end == end).count()
+    };
+    let (whole, leaves) = (count(StackEnd::Complete), count(StackEnd::LeafOnly));
+    assert_eq!(recording.samples.len(), THREADS + 1);
+    assert_eq!(
+        (whole, leaves),
+        (COPIES, THREADS + 1 - COPIES),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stderr.contains("callers not recorded"),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stderr.contains("wait since before the recording"),
+        "{}",
+        said.stderr
+    );
+    assert!(!said.stderr.contains("frame pointers"), "{}", said.stderr);
+
+    let json = |words: &[&str]| -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+        Ok(setting.run(words)?.success()?.json()?)
+    };
+    let info = json(&["info", "out.cap", "--format", "json"])?;
+    let ends = json(&["report", "out.cap", "--by", "end", "--format", "json"])?;
+    for (there, complete) in [
+        (
+            &info["user_stacks"]["there"],
+            &info["user_stacks"]["complete"],
+        ),
+        (&ends["ends"]["samples"], &ends["ends"]["complete"]),
+    ] {
+        assert_eq!(there.as_u64(), Some(recording.samples.len() as u64));
+        assert_eq!(complete.as_u64(), Some(whole as u64));
+    }
+    Ok(())
+}

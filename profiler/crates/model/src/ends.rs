@@ -3,7 +3,7 @@
 //! Samples, or the ends of their stacks -> counts by [`StackEnd`]. What does not belong here: in which code they
 //! ended (`derive`), and what people are told.
 
-use super::event::{Sample, StackEnd};
+use super::event::StackEnd;
 
 /// Stacks, or samples, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,14 +15,8 @@ impl StackEnds {
         self.add(end, 1);
     }
 
-    /// Counts a sample's user stack, if it has one, or would but for its process's end.
-    pub fn count_user(&mut self, sample: &Sample) {
-        if sample.user.is_some() || sample.user_end == StackEnd::Gone {
-            self.count(sample.user_end);
-        }
-    }
-
-    fn add(&mut self, end: StackEnd, count: u64) {
+    /// Counts so many more.
+    pub fn add(&mut self, end: StackEnd, count: u64) {
         if let Some(sum) = self.0.get_mut(index(end)) {
             *sum = sum.saturating_add(count);
         }
@@ -47,8 +41,8 @@ impl StackEnds {
     /// Those of which it is known: neither without a stack, nor of a process that was ending, nor imported from
     /// where it isn't said.
     pub fn total(&self) -> u64 {
-        let none = [StackEnd::NoStack, StackEnd::Gone, StackEnd::NotSaid];
-        let there = self.iter().filter(|(end, _)| !none.contains(end));
+        let there = (self.iter()).filter(|(end, _)| end.is_of_a_stack());
+        let there = there.filter(|(end, _)| *end != StackEnd::NotSaid);
         there.fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 

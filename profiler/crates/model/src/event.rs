@@ -440,6 +440,12 @@ impl StackEnd {
         )
     }
 
+    /// Whether there was such a stack, whatever is known of it: also one of which nothing was found. Who counts stacks by
+    /// how they ended counts these.
+    pub fn is_of_a_stack(self) -> bool {
+        !matches!(self, StackEnd::NoStack | StackEnd::Gone)
+    }
+
     /// Whether there were more frames than are kept.
     pub fn is_too_deep(self) -> bool {
         matches!(self, StackEnd::Truncated | StackEnd::LeftOut)

@@ -118,7 +118,7 @@ impl Waiting {
                 let (user, copy) = match self.user {
                     UserStacks::None => (RawStack::NONE, None),
                     UserStacks::Copied if copies < MAX_COPIES => found.copied(read, &still),
-                    _ => (found.leaf(StackEnd::FramePointer), None),
+                    _ => (found.leaf(StackEnd::LeafOnly), None),
                 };
                 copies += usize::from(copy.is_some());
                 out.push(found.event(user, copy));
@@ -205,7 +205,7 @@ impl Found {
         still: impl Fn(u64) -> Option<ThreadWaits>,
     ) -> (RawStack, Option<Box<RawCopy>>) {
         if self.registers[CS] != USER_CS {
-            return (self.leaf(StackEnd::FramePointer), None);
+            return (self.leaf(StackEnd::LeafOnly), None);
         }
         let mut bytes = read(self.pid, self.tid, self.registers[SP], COPY_BYTES);
         bytes.truncate(bytes.len() / WORD * WORD);
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!((found.pid, found.tid), (Pid(20), Tid(21)));
         assert_eq!(found.kernel.bytes.len(), 16);
         assert_eq!(found.kernel.end, StackEnd::Complete);
-        let leaf = found.leaf(StackEnd::FramePointer);
+        let leaf = found.leaf(StackEnd::LeafOnly);
         assert_eq!(leaf.addresses().collect::<Vec<_>>(), [0x1234]);
         // A thread of the kernel.
         let kernel_thread = Found::of(&record(0x10, &[], 0)).unwrap();

@@ -261,12 +261,18 @@ impl Resolver {
         let waker = (Pid(record.waker_tgid), Tid(record.waker_tid));
         let waker = self.processes.waker(at, waker, mapped, epoch);
         let none = (None, end_without(record));
+        // A thread of the kernel has nothing mapped.
+        let process = self.processes.table.get(id.0);
+        let no_user = match process.is_some_and(|process| process.mappings.ranges().is_empty()) {
+            true => (None, StackEnd::NoStack),
+            false => none,
+        };
         let (kernel, user) = match self.waits.find(record.key) {
             Some(stack) => (
                 self.kernel_stack(&stack.kernel),
                 self.user_stack(at, id, stack.user, &stack.interpreted),
             ),
-            None => (none, none),
+            None => (none, no_user),
         };
         let wait = wait_of(wait, at, waker);
         let source = self.epoch.off_cpu_source();

@@ -32,7 +32,7 @@ impl Counts {
                 Event::Lost(lost) => self.lost.add(lost),
                 Event::Sample(sample) => {
                     self.ticked += u64::from(sample.wait.is_none());
-                    self.stacks.count_user(sample);
+                    self.stacks.count(sample.user_end);
                 }
                 _ => {}
             }

@@ -167,6 +167,17 @@ impl EarlyEnds {
         }
     }
 
+    /// How many.
+    pub fn total(&self) -> u64 {
+        match self {
+            EarlyEnds::None => 0,
+            EarlyEnds::One(_, count) => *count,
+            EarlyEnds::Several(all) => {
+                (all.iter()).fold(0, |sum, (_, count)| sum.saturating_add(count))
+            }
+        }
+    }
+
     /// Adds them to a tally.
     pub fn add_to(&self, tally: &mut StackEnds) {
         match self {

@@ -46,20 +46,16 @@ pub struct EarlyEnd {
 /// How user stacks end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserEnds {
-    /// Samples with a user stack of which it is known.
-    pub samples: u64,
-    /// Of these, those with one that reaches the outermost function.
-    pub complete: u64,
-    /// Besides: samples that were imported from where it isn't said.
-    pub not_said: u64,
-    /// The others, those that stand for most first.
+    /// All of them.
+    pub all: StackEnds,
+    /// Those that are not complete, those that stand for most first.
     pub early: Vec<EarlyEnd>,
 }
 
 impl EndTable {
-    /// Counts a sample, if it has a user stack that could be found. Threads stay apart.
+    /// Counts a sample, if there was a user stack. Threads stay apart.
     pub fn add(&mut self, sample: &Sample, tables: &Tables) {
-        if sample.user.is_some() && sample.user_end != StackEnd::Gone {
+        if sample.user_end.is_of_a_stack() {
             let key = Key::of(sample, Merge::Thread, tables);
             let sum = Sum {
                 samples: 1,
@@ -75,13 +71,8 @@ impl EndTable {
         let mut outermost = FxHashMap::default();
         let mut groups: BTreeMap<_, BTreeMap<Option<FrameId>, Sum>> = BTreeMap::new();
         for ((key, end), sum) in self.0.iter().filter(|((key, _), _)| admits(key)) {
-            if *end == StackEnd::NotSaid {
-                ends.not_said = ends.not_said.saturating_add(sum.samples);
-                continue;
-            }
-            ends.samples = ends.samples.saturating_add(sum.samples);
-            if *end == StackEnd::Complete {
-                ends.complete = ends.complete.saturating_add(sum.samples);
+            ends.all.add(*end, sum.samples);
+            if !end.is_cut() {
                 continue;
             }
             let frame = *outermost

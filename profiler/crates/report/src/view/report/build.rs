@@ -15,6 +15,9 @@ use crate::derive::*;
 use crate::view::quantity;
 use profiler_model::*;
 
+/// What stands where there is no frame.
+pub(super) const NO_STACK: &str = "[no stack]";
+
 /// Callers and callees are shown for this many matching functions.
 const MAX_FOCUS: usize = 5;
 /// Names of a process or thread that are told apart: there are programs that say by it what they work at.
@@ -118,7 +121,7 @@ impl<'a> Base<'a> {
                 self.functions.name(self.tables, function).into_owned()
             }
             Place::Address(frame) => self.tables.frame_location(frame),
-            Place::NoStack => "[no stack]".to_owned(),
+            Place::NoStack => NO_STACK.to_owned(),
             Place::Wait(state) => wait_frame(state).to_owned(),
         }
     }

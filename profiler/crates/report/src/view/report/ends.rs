@@ -5,7 +5,7 @@
 use rustc_hash::FxHashSet;
 
 use super::Recording;
-use super::build::{Base, share_of};
+use super::build::{Base, NO_STACK, share_of};
 use super::data::{EndReport, EndRow};
 use crate::derive::{EarlyEnd, Key};
 
@@ -14,10 +14,10 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> EndReport {
     let ends = &recording.collected.ends;
     let ends = ends.ends(base.tables, |key| selected.contains(key));
     EndReport {
-        samples: ends.samples,
-        complete: ends.complete,
-        not_said: ends.not_said,
-        complete_percent: share_of(ends.complete, ends.samples),
+        samples: ends.all.total(),
+        complete: ends.all.whole(),
+        not_said: ends.all.not_said(),
+        complete_percent: share_of(ends.all.whole(), ends.all.total()),
         early: ends.early.iter().map(|end| row(base, end)).collect(),
     }
 }
@@ -26,7 +26,10 @@ fn row(base: &Base<'_>, end: &EarlyEnd) -> EndRow {
     EndRow {
         end: end.end,
         module: base.code_module(end.module),
-        outermost: (end.frame).map_or_else(String::new, |frame| base.tables.frame_name(frame)),
+        outermost: (end.frame).map_or_else(
+            || NO_STACK.to_owned(),
+            |frame| base.tables.frame_name(frame),
+        ),
         samples: end.samples,
         weight: end.weight,
         percent: base.percent(end.weight),

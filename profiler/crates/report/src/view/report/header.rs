@@ -79,7 +79,8 @@ fn stacks(base: &Base<'_>) -> StackRow {
     for selected in &base.selected {
         selected.aggregate.ends.add_to(&mut ends);
         if selected.key.kernel.is_none() && selected.key.user.is_none() {
-            none += selected.aggregate.count;
+            // What is said of them already is not said twice.
+            none += (selected.aggregate.count).saturating_sub(selected.aggregate.ends.total());
         }
     }
     StackRow {

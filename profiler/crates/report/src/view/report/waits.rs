@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Recording;
-use super::build::{Base, share_of};
+use super::build::{Base, NO_STACK, share_of};
 use super::data::CodeModule;
 use super::select::Selected;
 use super::waits_data::*;
@@ -220,7 +220,7 @@ impl WaitFunctions {
                 (name.into_owned(), module, frame.kind)
             }
             None => (
-                "[no stack]".to_owned(),
+                NO_STACK.to_owned(),
                 CodeModule::default(),
                 FrameKind::Native,
             ),
