@@ -9,10 +9,10 @@ use crate::error::{Context, Failure};
 use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Unwatched, Watch, marks};
 use profiler_capture::{CreateOptions, Existing, Limit};
 use profiler_model::text::parse_duration;
-use profiler_model::{GapReason, Unit};
+use profiler_model::{GapReason, LostReason, Unit};
 use profiler_probe::AttachedSource;
 use profiler_report::export::Settings;
-use profiler_report::view::quantity;
+use profiler_report::view::{losses, quantity};
 
 use super::stack_notes::Facts;
 use super::stacks::StackArgs;
@@ -306,6 +306,17 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
             left => format!(", {} left out by limits", quantity::count(left)),
         },
     );
+    if trace.without_end > 0 {
+        let why = losses::without_end(trace.lost > 0, trace.stepped_down > 0);
+        say!(
+            "note: {} {why}",
+            quantity::plural(trace.without_end, "call")
+        );
+    }
+    if trace.without_entry > 0 {
+        let (exits, what) = (trace.without_entry, LostReason::Unmatched.phrase());
+        say!("note: {} {what}", quantity::count(exits));
+    }
     if trace.stepped_down > 0 {
         say!(
             "note: {} watched less than asked for (without returns, or also a part of the time), to \

@@ -418,6 +418,7 @@ impl Recording {
         let written = self.output.finish();
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
+            session.counts().add_to(trace);
         }
         let mut command = session.take_command();
         let how = "without being recorded";

@@ -302,7 +302,7 @@ fn no_call_goes_on_across_lost_records() -> Outcome {
     std::thread::sleep(Duration::from_secs(2));
     live.recorder.signal(Signal::CONT)?;
     let program = live.program.end(LIMIT)?;
-    live.recorder.end(LIMIT)?.success()?;
+    let said = live.recorder.end(LIMIT)?.success()?.stderr;
     let truth = Truth::of(&program)?;
     let trace = Trace::read(&setting.path("out.cap"))?;
     let counts = trace.counts["compiled"];
@@ -342,6 +342,22 @@ fn no_call_goes_on_across_lost_records() -> Outcome {
         .run(&["report", "out.cap", "--calls"])?
         .success()?
         .stdout;
-    assert!(report.contains("not watched to their end"), "{report}");
+    // All who say it say the same.
+    let info = setting.run(&["info", "out.cap"])?.success()?.stdout;
+    for text in [said, report, info] {
+        let why = "not watched to their end (records were lost while they were open)";
+        assert!(text.contains(why), "{text}");
+    }
+    let json = |words: &[&str]| -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+        Ok(setting.run(words)?.success()?.json()?)
+    };
+    let report = json(&["report", "out.cap", "--calls", "--format", "json"])?;
+    let info = json(&["info", "out.cap", "--format", "json"])?;
+    let summary = &report["calls"]["summary"];
+    let unwatched = summary["unwatched"].as_u64();
+    assert!(unwatched > Some(0), "{summary}");
+    assert_eq!(info["calls"]["unwatched"].as_u64(), unwatched);
+    let unmatched = info["lost"]["unmatched"].as_u64();
+    assert_eq!(summary["unmatched"].as_u64(), unmatched.or(Some(0)));
     Ok(())
 }

@@ -107,13 +107,13 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     let duty = "work [app] src/a.c:7: over budget, watched a part of the time (500.0 ms in 2 gaps)";
     messages.push(said(1000, 20, "not traced", early));
     messages.push(said(1000, 21, "not traced", duty));
-    let lost = "calls without room in the kernel's buffer: 3";
+    let lost = "records of calls without room in the kernel's buffer: 3";
     messages.push(said(1000, 22, "lost events", lost));
     one.send(&messages);
     control.send(&[heartbeat(Mode::Tracing)]);
     finish(control, vec![one]);
     let end = receiver.end();
-    let missing = "missing: 3 calls without room in the kernel's buffer; \
+    let missing = "missing: 3 records of calls without room in the kernel's buffer; \
                    1 gap of 40.0 ms: not watched until probes were attached; \
                    2 gaps of 500 ms: over budget, watched a part of the time";
     assert!(end.contains(missing), "{end}");
@@ -132,7 +132,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     }
     let info = setting.run(&["info", "run.cap"])?.success()?.stdout;
     for said in [
-        "lost        3 calls without room in the kernel's buffer",
+        "lost        3 records of calls without room in the kernel's buffer",
         "gaps        calls are missing in 1 gap of 40.0 ms: not watched until probes were attached",
         "gaps        calls are missing in 2 gaps of 500 ms: over budget, watched a part of the time",
     ] {

@@ -161,8 +161,10 @@ pub struct CallSummary {
     pub thrown: u64,
     /// Calls that ended with their thread.
     pub terminated: u64,
-    /// Exits that were not seen.
+    /// Calls whose exits were not seen, with the longest time that they can have taken.
     pub inferred: u64,
+    /// Calls that were not watched to their end: in no time.
+    pub unwatched: u64,
 }
 
 /// Kinds of code, in the order of the bits of [`stack_kinds`].
@@ -266,10 +268,8 @@ impl Reader {
                                 ExitKind::Return => &mut summary.calls.returned,
                                 ExitKind::Exception(_) => &mut summary.calls.thrown,
                                 ExitKind::Terminated => &mut summary.calls.terminated,
-                                // Neither was seen to end.
-                                ExitKind::Inferred | ExitKind::Unwatched => {
-                                    &mut summary.calls.inferred
-                                }
+                                ExitKind::Inferred => &mut summary.calls.inferred,
+                                ExitKind::Unwatched => &mut summary.calls.unwatched,
                             };
                             *left += 1;
                         }

@@ -423,6 +423,16 @@ pub enum StackEnd {
     Unknown = 255,
 }
 
+impl GapReason {
+    /// Whether calls were not recorded to stay within the budget.
+    pub fn is_for_budget(self) -> bool {
+        matches!(
+            self,
+            GapReason::NoReturns | GapReason::DutyCycle | GapReason::Detached
+        )
+    }
+}
+
 impl StackEnd {
     /// How a stack ended if nothing more is known: it is whole, if there is one.
     pub fn usual(stack: Option<StackId>) -> StackEnd {

@@ -54,7 +54,7 @@ words! {
         Late: "late", "events too late to be put in order";
         SlowOutput: "slow_output", "events dropped because the output was too slow";
         BadRecord: "bad_record", "records that could not be decoded";
-        CallRingFull: "call_ring_full", "calls without room in the kernel's buffer";
+        CallRingFull: "call_ring_full", "records of calls without room in the kernel's buffer";
         Unmatched: "unmatched", "exits without an entry";
         Undecided: "undecided", "samples of containers that were not known in time";
         WaitTable: "wait_table", "waits that there was no room to remember";

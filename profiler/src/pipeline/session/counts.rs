@@ -2,7 +2,8 @@
 //!
 //! What does not belong here: the kernel's and the resolver's own counters.
 
-use profiler_model::{Batch, Event, StackEnds};
+use crate::pipeline::tracer::TraceSummary;
+use profiler_model::{Batch, CallEdge, Event, ExitKind, LostReason, StackEnds};
 use profiler_report::derive::Losses;
 
 /// Counts of one session.
@@ -16,6 +17,8 @@ pub(in crate::pipeline) struct Counts {
     pub(in crate::pipeline) ticked: u64,
     /// Calls taken in: entries and exits.
     pub(in crate::pipeline) calls: u64,
+    /// Calls handed over that were not watched to their end.
+    pub(in crate::pipeline) unwatched: u64,
     /// What batches said was lost.
     pub(in crate::pipeline) lost: Losses,
     /// Events that the consumer dropped.
@@ -34,8 +37,22 @@ impl Counts {
                     self.ticked += u64::from(sample.wait.is_none());
                     self.stacks.count(sample.user_end);
                 }
+                Event::Call(call) => {
+                    let exit = match &call.edge {
+                        CallEdge::Exit(exit) => Some(exit),
+                        CallEdge::Enter(_) | CallEdge::Hit(_) => None,
+                    };
+                    self.unwatched +=
+                        u64::from(exit.is_some_and(|exit| exit.how == ExitKind::Unwatched));
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Adds to what became of the tracing what batches said of calls.
+    pub(in crate::pipeline) fn add_to(&self, trace: &mut TraceSummary) {
+        trace.without_end = self.unwatched;
+        trace.without_entry = self.lost.of(LostReason::Unmatched);
     }
 }

@@ -465,6 +465,7 @@ impl Live {
         let sent = unless_interrupted(both, asked, signals).await?;
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
+            session.counts().add_to(trace);
         }
         let (end, sent) = match (end, sent) {
             (End::Failed(failure), _) => {

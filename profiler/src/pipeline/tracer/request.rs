@@ -49,6 +49,10 @@ pub struct TraceSummary {
     pub lost: u64,
     /// Calls left out because of a limit.
     pub left_out: u64,
+    /// Calls that were not watched to their end.
+    pub without_end: u64,
+    /// Exits without an entry.
+    pub without_entry: u64,
     /// Functions that stepped down to stay within the budget.
     pub stepped_down: usize,
     /// What ran before probes were attached to it.

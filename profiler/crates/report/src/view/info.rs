@@ -247,6 +247,12 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             LostReason::Unmatched.phrase()
         )?;
     }
+    let unwatched = summary.calls.unwatched;
+    if unwatched > 0 {
+        let budget = summary.gaps.keys().any(|reason| reason.is_for_budget());
+        let why = losses::without_end(lost.of(LostReason::CallRingFull) > 0, budget);
+        writeln!(out, "unwatched   {} {why}", plural(unwatched, "call"))?;
+    }
     for (reason, &(gaps, ns)) in &summary.gaps {
         let what = match reason {
             GapReason::NoReturns => "returns",
@@ -411,6 +417,16 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "stacks": summary.tables[3],
         "lost": lost,
         "gaps": gaps,
+        "calls": {
+            "functions": summary.calls.functions,
+            "entered": summary.calls.entered,
+            "passed": summary.calls.passed,
+            "returned": summary.calls.returned,
+            "thrown": summary.calls.thrown,
+            "terminated": summary.calls.terminated,
+            "inferred": summary.calls.inferred,
+            "unwatched": summary.calls.unwatched,
+        },
         "dropped_events": summary.dropped,
         "truncated_stacks": summary.truncated(),
         "user_stacks": {

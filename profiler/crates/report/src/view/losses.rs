@@ -31,6 +31,19 @@ pub fn text(losses: &Losses, samples: u64) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
+/// Of traced calls that were not watched to their end, in words that stand behind their number. `lost`: records of calls were;
+/// `budget`: functions were watched less, to stay within it.
+pub fn without_end(lost: bool, budget: bool) -> &'static str {
+    match (lost, budget) {
+        (true, true) => {
+            "not watched to their end (records were lost while they were open, or to stay within the budget)"
+        }
+        (true, false) => "not watched to their end (records were lost while they were open)",
+        (false, true) => "not watched to their end (to stay within the budget)",
+        (false, false) => "not watched to their end",
+    }
+}
+
 fn phrase(reason: LostReason, n: u64) -> String {
     let phrase = reason.phrase();
     match (n, phrase.split_once(' ')) {

@@ -1,6 +1,6 @@
 //! What an agent of ours says that is missing: values of markers -> losses and gaps.
 //!
-//! `calls without room in the kernel's buffer: 7, exits without an entry: 25`; `work [app] src/a.c:7 in app [100]: over
+//! `records of calls without room in the kernel's buffer: 7, exits without an entry: 25`; `work [app] src/a.c:7 in app [100]: over
 //! budget, watched a part of the time (812.5 ms in 3 gaps)`. What only looks like it is a mark and no more. Source:
 //! "Markers" in docs/formats/bytefrog.md; the words are those of [`LostReason`] and [`GapReason`].
 

@@ -225,7 +225,7 @@ fn what_an_agent_has_lost_is_lost() {
         at_ms: 5,
         sequence: 1,
         key: "lost events".into(),
-        value: "exits without an entry: 25, calls without room in the kernel's buffer: 7, process events lost, /proc read again: 3"
+        value: "exits without an entry: 25, records of calls without room in the kernel's buffer: 7, process events lost, /proc read again: 3"
             .into(),
     });
     // What only looks like it is a mark and no more.
@@ -303,7 +303,7 @@ fn what_an_agent_did_not_watch_is_a_gap() {
         marker(
             1100,
             "lost events",
-            "calls without room in the kernel's buffer: 3",
+            "records of calls without room in the kernel's buffer: 3",
         ),
         marker(
             1200,

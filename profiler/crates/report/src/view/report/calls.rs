@@ -43,6 +43,7 @@ pub(super) fn build(
             .of(LostReason::CallRingFull)
             .max(sum(|row| row.lost_records)),
         unmatched: losses.of(LostReason::Unmatched),
+        unwatched: sum(|row| row.unwatched),
         left_out: sum(|row| row.left_out).saturating_add(losses.of(LostReason::TooMany)),
         counts_left_out: !collected.counts_hold(),
         gaps: GapReason::ALL

@@ -7,6 +7,7 @@ use profiler_model::{GapReason, ReturnMode, TracedKind};
 use serde::Serialize;
 
 use super::data::{CodeModule, is_zero};
+use crate::view::losses;
 
 /// Traced calls of a recording.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +44,8 @@ pub struct CallSummary {
     pub lost_records: u64,
     /// Exits without an entry.
     pub unmatched: u64,
+    /// Calls that were not watched to their end.
+    pub unwatched: u64,
     /// Calls that were left out because of a limit on depth, duration or rate.
     pub left_out: u64,
     /// Whether the kernel's counts are left out, because they are not of the threads or the span
@@ -59,9 +62,15 @@ pub struct CallSummary {
 }
 
 impl CallSummary {
-    /// Whether calls are known to be missing.
+    /// Why calls were not watched to their end, in words that stand behind their number.
+    pub(super) fn why_unwatched(&self) -> &'static str {
+        let budget = self.gaps.iter().any(|gap| gap.reason.is_for_budget());
+        losses::without_end(self.lost_records > 0, budget)
+    }
+
+    /// Whether calls are known to be missing. Those that had begun before they were watched are not.
     pub(super) fn misses_any(&self) -> bool {
-        [self.lost_records, self.unmatched, self.left_out] != [0; 3] || !self.gaps.is_empty()
+        [self.lost_records, self.left_out] != [0; 2] || !self.gaps.is_empty()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Input: [`Calls`]; output: functions, exceptions, the slowest calls, the tree, who called. Every
 //! number that is not what it seems has a mark, and a line at the foot that explains it.
 
-use profiler_model::GapReason;
+use profiler_model::{GapReason, LostReason};
 use std::io::{self, Write};
 
 use super::calls_data::*;
@@ -37,7 +37,8 @@ pub(super) fn summary(summary: &CallSummary) -> String {
     for (number, what) in [
         (summary.lost_records, "records lost"),
         (summary.left_out, "left out by a limit"),
-        (summary.unmatched, "exits without an entry"),
+        (summary.unwatched, "not watched to their end"),
+        (summary.unmatched, LostReason::Unmatched.phrase()),
     ] {
         if number > 0 {
             text += &format!("; {} {what}", count(number));
@@ -285,6 +286,7 @@ impl<'a> Writer<'a> {
                 notes.push((mark, text));
             }
         }
+        let why = self.calls.summary.why_unwatched();
         for (mark, number, what) in [
             (
                 "i",
@@ -295,8 +297,7 @@ impl<'a> Writer<'a> {
             (
                 "u",
                 sum(|row| row.unwatched),
-                "not watched to their end (for the budget, or records were lost): counted, but in no \
-                 time",
+                &format!("{why}: counted, but in no time"),
             ),
             (
                 "o",
