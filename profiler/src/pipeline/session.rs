@@ -43,7 +43,7 @@ pub(super) use priority::Priority;
 
 use self::collector::Collector;
 use self::command::Command;
-use self::cuts::{Cut, Cuts};
+use self::cuts::{Border, Cut, Cuts};
 use self::walk::Walk;
 use self::window::Window;
 use super::signals::Impatience;
@@ -115,10 +115,29 @@ impl Session {
                 log::warn!("threads that wait already are not known: {error}");
             }
         }
+        self.begin_waits();
         self.command.run()?;
         self.window.count();
         self.say_when_it_begins();
         Ok(())
+    }
+
+    /// Waits count from now on: who waited already has no part of the time in which all was made ready, and who waits
+    /// since then has no more than others.
+    fn begin_waits(&mut self) {
+        // What calls are counted from is when their probes were attached.
+        if self.has_waits()
+            && !self.walk.traces()
+            && let Some(at) = self.window.begin()
+        {
+            let border = Border::Beginning;
+            self.begin_cut(Cut { at, border });
+        }
+    }
+
+    fn has_waits(&self) -> bool {
+        let mut sources = self.collector.sources().iter();
+        sources.any(|source| source.name == OFF_CPU)
     }
 
     /// Waits until something is due. The future may be dropped while it waits.
@@ -234,7 +253,11 @@ impl Session {
             let Some(at) = until else {
                 return;
             };
-            if self.awaits_names(at) || self.begin_cut(Cut { at, ends_epoch }) {
+            let border = match ends_epoch {
+                true => Border::Epoch,
+                false => Border::Part,
+            };
+            if self.awaits_names(at) || self.begin_cut(Cut { at, border }) {
                 return;
             }
         }
@@ -246,8 +269,7 @@ impl Session {
 
     /// Whether names of what waits are not there yet that a cut will need.
     fn awaits_names(&mut self, at: Timestamp) -> bool {
-        let mut sources = self.collector.sources().iter();
-        let has_waits = sources.any(|source| source.name == OFF_CPU);
+        let has_waits = self.has_waits();
         let Some((probe, _)) = self.collector.attached().filter(|_| has_waits) else {
             return false;
         };
@@ -286,11 +308,13 @@ impl Session {
         if let Some((cut, before)) = self.cuts.apply(&mut released) {
             let behind = released.split_off(before);
             self.resolve(std::mem::replace(&mut released, behind));
-            if cut.ends_epoch {
+            if cut.border == Border::Epoch {
                 self.walk.resolver_mut().begin_epoch_after(cut.at);
             }
             self.hand_over(consumer);
-            consumer.has_cut();
+            if cut.border != Border::Beginning {
+                consumer.has_cut();
+            }
         }
         self.resolve(released);
     }

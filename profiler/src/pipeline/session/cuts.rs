@@ -46,8 +46,19 @@ struct Pending {
 pub(super) struct Cut {
     /// What happened at this time is before it.
     pub(super) at: Timestamp,
-    /// An epoch begins behind it.
-    pub(super) ends_epoch: bool,
+    /// What it is between.
+    pub(super) border: Border,
+}
+
+/// What a cut is between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Border {
+    /// The time in which all was made ready, of which no wait is wanted, and what is recorded.
+    Beginning,
+    /// What stands alone, and what follows in the same epoch.
+    Part,
+    /// Two epochs.
+    Epoch,
 }
 
 impl Cuts {
@@ -118,10 +129,14 @@ impl Cuts {
                     cpu: profiler_model::Cpu(0),
                     body,
                 };
-                if self.rest(&mut event) {
+                if cut.border != Border::Beginning && self.rest(&mut event) {
                     released.push(event);
                 }
             }
+        }
+        if cut.border == Border::Beginning {
+            let is_wait = |body: &RawBody| matches!(body, RawBody::Wait(_) | RawBody::Waits(_));
+            released.retain(|event| !is_wait(&event.body));
         }
         (self.at, self.ahead) = (cut.at, ahead);
         behind.retain_mut(|event| self.rest(event));
@@ -234,6 +249,7 @@ mod tests {
     use profiler_common::{COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead};
     use profiler_model::Cpu;
 
+    const BEGINNING: u64 = 500;
     const CUT: u64 = 1_000;
 
     fn event(at: u64, body: RawBody) -> RawEvent {
@@ -315,9 +331,13 @@ mod tests {
         told: Vec<RawEvent>,
         later: Vec<RawEvent>,
     ) -> [Vec<RawEvent>; 2] {
+        let border = match at {
+            BEGINNING => Border::Beginning,
+            _ => Border::Epoch,
+        };
         let cut = Cut {
             at: Timestamp(at),
-            ends_epoch: true,
+            border,
         };
         cuts.begin(cut, &told, Timestamp(at + 10));
         assert!(cuts.is_pending() && cuts.holds(Timestamp(at + 10 + SLACK_NS)));
@@ -359,6 +379,40 @@ mod tests {
                 ("wait", 5, 2_000, 2_500, 2_400),
                 ("totals", 5, 2_000, 1, 500),
                 ("totals", 5, 2_500, 1, 30)
+            ]
+        );
+    }
+
+    #[test]
+    fn before_the_beginning_there_are_no_waits() {
+        let mut cuts = Cuts::default();
+        let told = vec![
+            wait(5, 100, BEGINNING, 0),
+            totals(5, 50, BEGINNING, 2, 420),
+            wait(6, 300, BEGINNING, 0),
+        ];
+        // One that had ended when it was read what goes on.
+        let later = vec![wait(7, 200, BEGINNING + 5, BEGINNING + 2)];
+        let [before, behind] = cut_at(&mut cuts, BEGINNING, told, later);
+        assert_eq!(seen(&before), []);
+        assert_eq!(
+            seen(&behind),
+            [("wait", 7, BEGINNING, BEGINNING + 5, BEGINNING + 2)]
+        );
+        let mut rest = vec![
+            wait(5, 100, CUT, 900),
+            wait(6, 300, CUT, 0),
+            totals(5, 50, CUT, 3, 920),
+            totals(7, 0, CUT, 1, 305),
+        ];
+        assert_eq!(cuts.apply(&mut rest), None);
+        assert_eq!(
+            seen(&rest),
+            [
+                ("wait", 5, BEGINNING, CUT, 900),
+                ("wait", 6, BEGINNING, CUT, 0),
+                ("totals", 5, BEGINNING, 1, 500),
+                ("totals", 7, BEGINNING, 1, 5)
             ]
         );
     }

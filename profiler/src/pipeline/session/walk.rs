@@ -281,6 +281,11 @@ impl Walk {
         }
     }
 
+    /// Whether calls are traced.
+    pub(super) fn traces(&self) -> bool {
+        self.tracer.is_some()
+    }
+
     /// Whether a program is about to be started, and is to be traced from its first instruction.
     pub(super) fn is_in_a_hurry(&self) -> bool {
         self.tracer.as_deref().is_some_and(Tracer::is_in_a_hurry)

@@ -15,6 +15,8 @@ pub(super) struct Window {
     started: Instant,
     /// Samples and calls before this are not wanted.
     from: Timestamp,
+    /// This is when all was ready, and not when it was attached.
+    is_exact: bool,
     /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
     ends_at: Option<Instant>,
     /// It was seen that this has come.
@@ -31,11 +33,21 @@ impl Window {
             delay,
             started: Instant::now(),
             from: at,
+            is_exact: false,
             ends_at: None,
             opened: delay.is_zero(),
             suspended: false,
             awaiting,
         }
+    }
+
+    /// Nothing before now is wanted, if the beginning is and what is recorded is there: since when.
+    pub(super) fn begin(&mut self) -> Option<Timestamp> {
+        self.is_exact = self.delay.is_zero() && !self.awaiting;
+        self.is_exact.then(|| {
+            self.from = now();
+            self.from
+        })
     }
 
     /// Time counts from now on, unless what is recorded does not exist yet.
@@ -62,7 +74,8 @@ impl Window {
 
     /// From when samples and calls count, if those before are left out and it is known.
     pub(super) fn delayed_until(&self) -> Option<Timestamp> {
-        (!self.delay.is_zero() && !self.awaiting).then_some(self.from)
+        let leaves_out = self.is_exact || !self.delay.is_zero();
+        (leaves_out && !self.awaiting).then_some(self.from)
     }
 
     /// Whether samples and calls of this time are wanted.
