@@ -454,7 +454,8 @@ impl Recording {
         Ok(Box::new(Finished {
             status,
             samples: counts.samples.saturating_sub(missing),
-            own_samples: counts.own_samples,
+            // Whose those are that are missing is not known.
+            own_samples: if missing > 0 { 0 } else { counts.own_samples },
             none_fits: counts.samples > 0 && totals.events[0] == 0 && totals.dropped > 0,
             lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
@@ -462,7 +463,10 @@ impl Recording {
             elapsed,
             sources,
             counters,
-            stacks: counts.stacks,
+            stacks: match totals.dropped {
+                0 => counts.stacks,
+                _ => totals.stacks,
+            },
             unwound,
             interpreters,
             nameless,

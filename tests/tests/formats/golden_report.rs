@@ -68,6 +68,48 @@ fn whole() {
     check("whole.txt", ReportOptions::default());
 }
 
+/// Captures that were merged may have had a source at several rates: each has its line, and what is shown of all another one.
+#[test]
+fn a_source_with_two_rates_is_told_and_summed() {
+    let (mut tables, mut events) = canonical::session();
+    let known = tables
+        .sources
+        .iter()
+        .next()
+        .map(|(id, source)| (id, source.clone()));
+    let (main, source) = known.unwrap();
+    let source = Source {
+        frequency_hz: Some(49),
+        ..source
+    };
+    let other = tables.sources.intern(source).0;
+    for event in events.iter_mut().skip(50) {
+        if let Event::Sample(sample) = event
+            && sample.source == main
+        {
+            sample.source = other;
+        }
+    }
+    let mut collected = Collector::default();
+    events
+        .iter()
+        .for_each(|event| collected.add(event, &tables));
+    let text = written(&tables, &collected, &ReportOptions::default());
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains(" samples, "))
+        .collect();
+    let begin = [
+        "cpu-clock at 999 Hz: ",
+        "cpu-clock at 49 Hz: ",
+        "shown together: 100 samples, ",
+    ];
+    let all = begin
+        .iter()
+        .all(|begin| lines.iter().any(|line| line.contains(begin)));
+    assert!(all && !text.contains("; selected"), "{lines:?}");
+}
+
 #[test]
 fn whole_80_columns() {
     let options = ReportOptions {

@@ -673,6 +673,7 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
     };
     let blocked = start_blocked(&setting)?;
     let pid = blocked.pid().to_string();
+    // Where nothing happens the first file ends with the second time of day, after ten seconds, and two for names.
     let words = [
         "record",
         "--off-cpu",
@@ -681,7 +682,7 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
         "--rotate",
         "10s",
         "-d",
-        "11.5",
+        "16",
     ];
     let words = [&words[..], &["-o", "out.cap"]].concat();
     let ended = setting.run(&words)?.success()?;

@@ -11,6 +11,7 @@ use super::error::CaptureError;
 use super::reader::{
     Reader, TimeRange, check_items, read_error, shift_definition, shift_event, shifted,
 };
+use super::rejoin::Rejoin;
 use super::translate::Translation;
 use super::walk::{Block, Walk, add_damage};
 
@@ -47,11 +48,12 @@ pub(super) struct Replay {
     pub(super) stats: ReplayStats,
 }
 
-/// The events of a capture, one at a time.
+/// The events of a capture, one at a time; a wait that was told in parts is one.
 #[derive(Debug)]
 pub(super) struct Events {
     reader: Reader,
     replay: Replay,
+    rejoin: Rejoin,
     portion: std::vec::IntoIter<Event>,
 }
 
@@ -61,18 +63,35 @@ impl Events {
         Ok(Events {
             reader,
             replay,
+            rejoin: Rejoin::default(),
             portion: Vec::new().into_iter(),
         })
     }
 
     /// The next event; none at the end.
     pub(super) fn next(&mut self, tables: &Tables) -> Result<Option<Event>, CaptureError> {
-        if let Some(event) = self.portion.next() {
-            return Ok(Some(event));
+        loop {
+            if let Some(event) = self.portion.next() {
+                return Ok(Some(event));
+            }
+            let mut portion = Vec::new();
+            let mut each = |event: &Event| {
+                portion.push(event.clone());
+                Ok::<(), CaptureError>(())
+            };
+            let events = self.replay.next(&mut self.reader, tables)?;
+            let is_end = events.is_none();
+            for event in events.unwrap_or_default() {
+                self.rejoin.event(event, &mut each)?;
+            }
+            if is_end {
+                self.rejoin.finish(&mut each)?;
+                if portion.is_empty() {
+                    return Ok(None);
+                }
+            }
+            self.portion = portion.into_iter();
         }
-        let more = self.replay.next(&mut self.reader, tables)?;
-        self.portion = more.unwrap_or_default().to_vec().into_iter();
-        Ok(self.portion.next())
     }
 
     pub(super) fn reader(&self) -> &Reader {

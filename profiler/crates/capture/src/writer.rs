@@ -93,7 +93,9 @@ pub struct Totals {
     pub raw_bytes: u64,
     /// Events that could not be written.
     pub dropped: u64,
-    /// The same by reason.
+    /// How user stacks of the samples in the file end.
+    pub stacks: StackEnds,
+    /// Events that could not be written, by reason.
     pub unwritten: Vec<(LostReason, u64)>,
     /// Files finished or begun.
     pub files: u32,
@@ -113,6 +115,7 @@ pub struct Writer {
     events: EventEncoder,
     /// Kinds of the events that are encoded and not yet written.
     pending: EventCounts,
+    pending_stacks: StackEnds,
     /// What is to be told if they can't be.
     pending_untold: Untold,
     totals: Totals,
@@ -214,6 +217,7 @@ impl Writer {
             definitions: DefinitionEncoder::default(),
             events: EventEncoder::default(),
             pending: [0; event::KINDS],
+            pending_stacks: StackEnds::default(),
             pending_untold: Untold::default(),
             totals: Totals {
                 files: 1,
@@ -533,6 +537,9 @@ impl Writer {
         self.events.push(event);
         self.pending[kind_index(event)] += 1;
         self.pending_untold.note(event, unwritten(event));
+        if let Event::Sample(sample) = event {
+            self.pending_stacks.count(sample.user_end);
+        }
         self.last_ns = self.last_ns.max(event.at().0);
     }
 
@@ -570,6 +577,8 @@ impl Writer {
         for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
             *total += std::mem::take(pending);
         }
+        let stacks = std::mem::take(&mut self.pending_stacks);
+        self.totals.stacks.add_all(&stacks);
         self.pending_untold = Untold::default();
         self.events.clear();
         let expired = match &mut self.ring {
@@ -656,6 +665,7 @@ impl Writer {
     fn give_up_events(&mut self) {
         let untold = std::mem::take(&mut self.pending_untold);
         self.lack(untold);
+        self.pending_stacks = StackEnds::default();
         self.pending = [0; event::KINDS];
         self.events.clear();
     }
