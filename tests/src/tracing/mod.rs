@@ -122,7 +122,12 @@ impl<'a> Session<'a> {
             })?;
         }
         // Those that nobody waits for by name, and each exit, may come later: it gets its name when all are there.
-        recorder.wait_until("recording", LIMIT, |_| capture.exists())?;
+        // One that refuses says so at its end.
+        let begins = recorder.wait_until("recording", LIMIT, |_| capture.exists());
+        begins.or_else(|error| match recorder.has_ended()? {
+            true => Ok(()),
+            false => Err(error),
+        })?;
         Ok(Live {
             program,
             input,
