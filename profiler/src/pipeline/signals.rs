@@ -83,8 +83,12 @@ fn watch_for_deafness() -> io::Result<()> {
             };
             tokio::time::sleep_until((since + DEAF).into()).await;
             if !is_heard(since) {
+                let what_is_left = match START.load(Ordering::Relaxed) {
+                    OVER => "what was written until now can be read",
+                    _ => "nothing was recorded yet",
+                };
                 // A terminal that is gone is no failure.
-                let _ = writeln!(io::stderr(), "{DEAF_ENDS}");
+                let _ = writeln!(io::stderr(), "{DEAF_ENDS}; {what_is_left}");
                 std::process::exit(INTERRUPTED.into());
             }
         }
@@ -108,8 +112,8 @@ fn take_signals() {
     }
 }
 
-const DEAF_ENDS: &str = "profiler: ended at once, since it waited for something that does not answer; \
-                         what was written until now can be read";
+const DEAF_ENDS: &str =
+    "profiler: ended at once, since it waited for something that does not answer";
 
 /// Whether a signal of this time was heard.
 fn is_heard(since: Instant) -> bool {
