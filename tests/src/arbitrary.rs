@@ -249,6 +249,7 @@ fn session(random: &mut Random) -> Session {
         target: random.text(),
         command: (0..random.below(4)).map(|_| random.text()).collect(),
         started: Timestamp(random.any()),
+        recordings: (0..random.below(3)).map(|_| random.number()).collect(),
     }
 }
 

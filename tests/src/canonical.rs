@@ -30,6 +30,7 @@ pub fn session() -> (Tables, Vec<Event>) {
         target: "system-wide".into(),
         command: vec!["profiler".into(), "record".into(), "-a".into()],
         started: Timestamp(START),
+        recordings: Vec::new(),
     };
     let clock = b.string("cpu-clock");
     let (source, _) = b.tables.sources.intern(Source {

@@ -239,11 +239,25 @@ fn report(merged: &Merged, output: &std::path::Path, common: &Common) {
     for (path, damage) in &merged.damage {
         log::warn!("{}: {damage}", path.display());
     }
+    for (one, other) in &merged.doubtful {
+        log::warn!(
+            "{} and {} may be of one recording, which earlier versions and other tools do not say: what both have of it \
+             is counted twice",
+            one.display(),
+            other.display()
+        );
+    }
     if !common.quiet {
         say!(
             "wrote {} ({})",
             output.display(),
             quantity::bytes(merged.totals.bytes)
         );
+        if merged.shared > 0 {
+            say!(
+                "counted once: {} that several files of one recording have",
+                quantity::plural(merged.shared, "event")
+            );
+        }
     }
 }

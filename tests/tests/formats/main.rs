@@ -13,6 +13,7 @@ mod capture;
 mod capture_cost;
 mod capture_fuzz;
 mod capture_fuzz_decode;
+mod capture_merge;
 mod capture_output;
 mod export;
 mod export_bytefrog;

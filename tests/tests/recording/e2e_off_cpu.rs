@@ -661,6 +661,36 @@ fn what_hangs_is_in_what_is_written_out() -> Outcome {
         assert_eq!(first.user.len(), last.user.len());
         assert_eq!(second.user.len(), last.user.len());
     }
+    // Joined they have what the last one has, which has all: the waits, and what else is counted.
+    let words = ["merge", "out-dump1.cap", "out-dump2.cap", "out.cap"];
+    let words = [&words[..], &["-o", "all.cap"]].concat();
+    let ended = setting.run(&words)?.success()?;
+    let said = " that several files of one recording have";
+    assert!(
+        ended.stderr.contains("counted once: ") && ended.stderr.contains(said),
+        "{}",
+        ended.stderr
+    );
+    let all = Waited::read(&setting.path("all.cap"))?;
+    let spans = |waited: &Waited| {
+        let each = waited.threads.keys().map(|&tid| {
+            let wait = waited.the_wait(tid)?;
+            Ok((tid, wait.from_ns, wait.to_ns))
+        });
+        each.collect::<Result<Vec<_>, String>>()
+    };
+    assert_eq!(spans(&all)?, spans(last)?);
+    let events = |name: &str| -> Result<_, Box<dyn std::error::Error>> {
+        Ok(Reader::open(&setting.path(name))?.summary()?.events)
+    };
+    let (all, mut last) = (events("all.cap")?, events("out.cap")?);
+    // Parts of a wait are one there.
+    last.retain(|&kind, _| kind != "sample");
+    let all: Vec<_> = all
+        .into_iter()
+        .filter(|(kind, _)| *kind != "sample")
+        .collect();
+    assert_eq!(all, last.into_iter().collect::<Vec<_>>());
     Ok(())
 }
 

@@ -287,9 +287,16 @@ fn session(fields: &mut Fields<'_>) -> Result<Session, Bad> {
         target: fields.string()?,
         started: Timestamp(fields.get()?),
         command: Vec::new(),
+        recordings: Vec::new(),
     };
     for _ in 0..fields.get()? {
         session.command.push(fields.string()?);
+    }
+    // Earlier writers end here.
+    if !fields.0.is_empty() {
+        for _ in 0..fields.get()? {
+            session.recordings.push(fields.get()?);
+        }
     }
     Ok(session)
 }

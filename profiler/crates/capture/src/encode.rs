@@ -192,6 +192,10 @@ impl DefinitionEncoder {
         for argument in session.command.iter().take(kept) {
             self.text(argument);
         }
+        put(&mut self.fields, session.recordings.len() as u64);
+        for &recording in &session.recordings {
+            put(&mut self.fields, recording);
+        }
     }
 
     fn process(&mut self, process: &Process) {

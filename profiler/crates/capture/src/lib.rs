@@ -36,6 +36,7 @@ mod replay;
 mod ring;
 mod samples;
 mod sections;
+mod shared;
 mod summary;
 mod translate;
 mod untold;

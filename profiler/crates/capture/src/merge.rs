@@ -3,7 +3,8 @@
 //!
 //! Definitions of all inputs are unified, then announced anew as the events need them; events are
 //! merged by time. Inputs of one boot of one machine share a clock. Others are moved onto the
-//! clock that began first, by their ties of monotonic to wall time.
+//! clock that began first, by their ties of monotonic to wall time. What several inputs have of one recording is taken of one of
+//! them ([`super::shared`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,9 +16,10 @@ use profiler_model::*;
 
 use super::announce::Announcer;
 use super::error::{CaptureError, Damage};
-use super::reader::{Reader, TimeRange};
+use super::reader::Reader;
 use super::rejoin::Rejoin;
 use super::replay::Events;
+use super::shared::{Origin, Shared, groups, shared};
 use super::writer::{CreateOptions, Totals, Writer};
 
 /// Two captures of one host are of one boot if wall and monotonic time differ by the same, but
@@ -33,6 +35,10 @@ pub struct Merged {
     pub totals: Totals,
     /// What of the inputs could not be used.
     pub damage: Vec<(PathBuf, Damage)>,
+    /// Events that were left out because another input has them.
+    pub shared: u64,
+    /// Inputs of which it is not known whether they are of one recording: what both have of it is there twice.
+    pub doubtful: Vec<(PathBuf, PathBuf)>,
 }
 
 /// A capture that is to be made of others: all files are open, nothing is read.
@@ -69,15 +75,19 @@ impl Derived {
             align(&mut self.readers)?;
         }
         let mut tables = Tables::default();
-        let mut sessions = Vec::new();
+        let (mut sessions, mut origins) = (Vec::new(), Vec::new());
         for reader in &mut self.readers {
             tables.session = Session::default();
             reader.load_into(&mut tables)?;
-            sessions.push(std::mem::take(&mut tables.session));
+            let session = std::mem::take(&mut tables.session);
+            origins.push(Origin::of(reader, &session));
+            sessions.push(session);
         }
+        let shared = shared(&origins)?;
         tables.session = join_sessions(sessions);
+        tables.session.recordings.clone_from(&shared.recordings);
         change(&mut tables);
-        copy(self.readers, &tables, self.writer)
+        copy(self.readers, &tables, shared, self.writer)
     }
 }
 
@@ -142,12 +152,18 @@ fn join_sessions(mut sessions: Vec<Session>) -> Session {
 
 /// Puts all readers on one clock.
 fn align(readers: &mut [Reader]) -> Result<(), CaptureError> {
-    let mut offsets = Vec::new();
+    let (mut offsets, mut origins) = (Vec::new(), Vec::new());
     for reader in readers.iter_mut() {
-        let host = reader.load_tables()?.session.host;
+        let session = reader.load_tables()?.session;
         let clock = reader.first_clock()?;
         let offset = clock.map(|clock| clock.realtime_ns.saturating_sub(clock.monotonic.0));
-        offsets.push((host, offset));
+        origins.push(Origin::of(reader, &session));
+        offsets.push((session.host, offset));
+    }
+    // One recording has one clock, whatever became of the time of day while it went on.
+    for (index, &first) in groups(&origins).iter().enumerate() {
+        let known = offsets[first].1.or(offsets[index].1);
+        (offsets[first].1, offsets[index].1) = (known, known);
     }
     // The clock that began first: moving others onto it can't lead before its zero.
     let known = offsets.iter().enumerate();
@@ -165,20 +181,26 @@ fn align(readers: &mut [Reader]) -> Result<(), CaptureError> {
     Ok(())
 }
 
-fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Merged, CaptureError> {
+fn copy(
+    readers: Vec<Reader>,
+    tables: &Tables,
+    shared: Shared,
+    mut writer: Writer,
+) -> Result<Merged, CaptureError> {
     let mut announcer = Announcer::new(tables);
     let mut inputs = Vec::new();
     // The next event of each input, and whose it is; the earlier input first within an instant.
     let mut heads: Vec<Option<Event>> = Vec::new();
     let mut queue = BinaryHeap::new();
     for (index, reader) in readers.into_iter().enumerate() {
-        let mut input = Events::new(reader, TimeRange::ALL)?;
+        let mut input = Events::as_told(reader)?;
         let head = input.next(tables)?;
         queue.extend(head.as_ref().map(|event| Reverse((event.at(), index))));
         heads.push(head);
         inputs.push(input);
     }
-    let mut rejoin = Rejoin::default();
+    let mut rejoin = Rejoin::of_several();
+    let mut left_out = 0;
     let announce = |announcer: &mut Announcer<'_>, event: &Event| -> Result<(), Infallible> {
         announcer.event(event);
         Ok(())
@@ -187,7 +209,14 @@ fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Mer
         let next = inputs[index].next(tables)?;
         queue.extend(next.as_ref().map(|event| Reverse((event.at(), index))));
         if let Some(event) = std::mem::replace(&mut heads[index], next) {
-            let _ = rejoin.event(&event, &mut |event| announce(&mut announcer, event));
+            let mut elsewhere = shared.elsewhere[index].iter();
+            if elsewhere.any(|range| range.contains(event.at())) {
+                left_out += 1;
+                continue;
+            }
+            let _ = rejoin.event(shared.groups[index], &event, &mut |event| {
+                announce(&mut announcer, event)
+            });
         }
         if announcer.waiting() >= BATCH {
             writer.write(&announcer.take())?;
@@ -207,6 +236,8 @@ fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Mer
     Ok(Merged {
         totals,
         damage: damage.collect(),
+        shared: left_out,
+        doubtful: shared.doubtful,
     })
 }
 

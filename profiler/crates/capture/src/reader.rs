@@ -333,7 +333,7 @@ impl Reader {
         while let Some(events) = replay.next(self, tables)? {
             events
                 .iter()
-                .try_for_each(|event| rejoin.event(event, &mut each))?;
+                .try_for_each(|event| rejoin.event(0, event, &mut each))?;
         }
         rejoin.finish(&mut each)?;
         Ok(replay.stats)

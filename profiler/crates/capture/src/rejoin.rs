@@ -11,17 +11,28 @@ use std::borrow::Cow;
 use profiler_model::{Event, Sample, ThreadId, Timestamp};
 use rustc_hash::FxHashMap;
 
-/// The waits whose end has not come.
+/// The waits whose end has not come, by the recording that told them.
 #[derive(Debug, Default)]
 pub(super) struct Rejoin {
-    open: FxHashMap<ThreadId, Sample>,
+    open: FxHashMap<(usize, ThreadId), Sample>,
+    /// Files may have times in common.
+    is_of_several: bool,
 }
 
 impl Rejoin {
-    /// Takes an event, and hands on what is to be told now.
+    /// For events of several files.
+    pub(super) fn of_several() -> Rejoin {
+        Rejoin {
+            is_of_several: true,
+            ..Rejoin::default()
+        }
+    }
+
+    /// Takes an event of that recording, and hands on what is to be told now.
     #[inline]
     pub(super) fn event<E>(
         &mut self,
+        recording: usize,
         event: &Event,
         each: &mut impl FnMut(&Event) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -29,7 +40,7 @@ impl Rejoin {
             Event::Sample(sample)
                 if (sample.wait).is_some_and(|wait| wait.open || !self.open.is_empty()) =>
             {
-                self.wait(sample, each)
+                self.wait((recording, sample.thread), sample, each)
             }
             event => each(event),
         }
@@ -37,19 +48,49 @@ impl Rejoin {
 
     fn wait<E>(
         &mut self,
+        whose: (usize, ThreadId),
         sample: &Sample,
         each: &mut impl FnMut(&Event) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut sample = Cow::Borrowed(sample);
-        match self.open.remove(&sample.thread) {
-            Some(before) if !join(&before, &mut sample) => each(&Event::Sample(before))?,
+        match self.open.remove(&whose) {
+            Some(before) if !self.join(&before, &mut sample) => each(&Event::Sample(before))?,
             _ => {}
         }
         if sample.wait.is_some_and(|wait| wait.open) {
-            self.open.insert(sample.thread, sample.into_owned());
+            self.open.insert(whose, sample.into_owned());
             return Ok(());
         }
         each(&Event::Sample(sample.into_owned()))
+    }
+
+    /// Puts the part before to a wait, if it is one of it. Short waits may stand for others, but not with what was told before:
+    /// each of those that went on was. A part may have something of the one before, where that was told whole in another file.
+    fn join(&self, before: &Sample, rest: &mut Cow<'_, Sample>) -> bool {
+        let (Some(first), Some(wait)) = (before.wait, rest.wait) else {
+            return false;
+        };
+        let from = Timestamp(rest.at.0.saturating_sub(wait.ns));
+        let is_later = before.at <= rest.at;
+        let is_rest = from == before.at || self.is_of_several && is_later && from < before.at;
+        if !is_rest || first.count != 1 || wait.count != 1 {
+            return false;
+        }
+        // What the part before has, and the rest has not.
+        let both = before.at.since(from);
+        let only = |ns: u64| ns.saturating_sub(both);
+        let rest = rest.to_mut();
+        rest.weight = rest.weight.saturating_add(only(before.weight));
+        if let Some(wait) = &mut rest.wait {
+            wait.ns = wait.ns.saturating_add(only(first.ns));
+            wait.runnable_ns = wait.runnable_ns.saturating_add(only(first.runnable_ns));
+        }
+        // Its stacks were forgotten.
+        if rest.kernel.is_none() && rest.user.is_none() {
+            (rest.kernel, rest.kernel_end) = (before.kernel, before.kernel_end);
+            (rest.user, rest.user_end) = (before.user, before.user_end);
+        }
+        true
     }
 
     /// Hands on what no rest came of.
@@ -62,30 +103,6 @@ impl Rejoin {
         open.into_iter()
             .try_for_each(|sample| each(&Event::Sample(sample)))
     }
-}
-
-/// Puts the part before to a wait, if it is one of it. Short waits may stand for others, but not with what was told before:
-/// each of those that went on was.
-fn join(before: &Sample, rest: &mut Cow<'_, Sample>) -> bool {
-    let (Some(first), Some(wait)) = (before.wait, rest.wait) else {
-        return false;
-    };
-    let from = rest.at.0.saturating_sub(wait.ns);
-    if Timestamp(from) != before.at || first.count != 1 || wait.count != 1 {
-        return false;
-    }
-    let rest = rest.to_mut();
-    rest.weight = rest.weight.saturating_add(before.weight);
-    if let Some(wait) = &mut rest.wait {
-        wait.ns = wait.ns.saturating_add(first.ns);
-        wait.runnable_ns = wait.runnable_ns.saturating_add(first.runnable_ns);
-    }
-    // Its stacks were forgotten.
-    if rest.kernel.is_none() && rest.user.is_none() {
-        (rest.kernel, rest.kernel_end) = (before.kernel, before.kernel_end);
-        (rest.user, rest.user_end) = (before.user, before.user_end);
-    }
-    true
 }
 
 #[cfg(test)]
@@ -111,14 +128,18 @@ mod tests {
     }
 
     fn read(parts: &[Sample]) -> Vec<Event> {
-        let (mut rejoin, mut read) = (Rejoin::default(), Vec::new());
+        read_by(Rejoin::default(), parts)
+    }
+
+    fn read_by(mut rejoin: Rejoin, parts: &[Sample]) -> Vec<Event> {
+        let mut read = Vec::new();
         let mut each = |event: &Event| {
             read.push(event.clone());
             Ok::<(), ()>(())
         };
         for part in parts {
             let event = Event::Sample(part.clone());
-            rejoin.event(&event, &mut each).unwrap();
+            rejoin.event(0, &event, &mut each).unwrap();
         }
         rejoin.finish(&mut each).unwrap();
         read
@@ -164,6 +185,19 @@ mod tests {
                 ..part(0, 2_300, 2_301, false)
             },
         ];
+        assert_eq!(read(&told), samples(&told));
+    }
+
+    #[test]
+    fn what_two_parts_have_is_counted_once() {
+        // The first file as it was written, the second as it was made of others.
+        let whole = samples(&[part(0, 100, 2_000, false)]);
+        for from in [100, 700, 1_000] {
+            let told = [part(0, 100, 1_000, true), part(0, from, 2_000, false)];
+            assert_eq!(read_by(Rejoin::of_several(), &told), whole);
+        }
+        // One file has no such parts of one wait.
+        let told = [part(0, 100, 1_000, true), part(0, 700, 2_000, false)];
         assert_eq!(read(&told), samples(&told));
     }
 

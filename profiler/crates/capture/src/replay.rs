@@ -53,7 +53,8 @@ pub(super) struct Replay {
 pub(super) struct Events {
     reader: Reader,
     replay: Replay,
-    rejoin: Rejoin,
+    /// None: parts stay as they were told.
+    rejoin: Option<Rejoin>,
     portion: std::vec::IntoIter<Event>,
 }
 
@@ -63,8 +64,16 @@ impl Events {
         Ok(Events {
             reader,
             replay,
-            rejoin: Rejoin::default(),
+            rejoin: Some(Rejoin::default()),
             portion: Vec::new().into_iter(),
+        })
+    }
+
+    /// The same, with waits in the parts that they were told in.
+    pub(super) fn as_told(reader: Reader) -> Result<Events, CaptureError> {
+        Ok(Events {
+            rejoin: None,
+            ..Events::new(reader, TimeRange::ALL)?
         })
     }
 
@@ -74,6 +83,11 @@ impl Events {
             if let Some(event) = self.portion.next() {
                 return Ok(Some(event));
             }
+            let Some(rejoin) = &mut self.rejoin else {
+                let more = self.replay.next(&mut self.reader, tables)?;
+                self.portion = more.unwrap_or_default().to_vec().into_iter();
+                return Ok(self.portion.next());
+            };
             let mut portion = Vec::new();
             let mut each = |event: &Event| {
                 portion.push(event.clone());
@@ -82,10 +96,10 @@ impl Events {
             let events = self.replay.next(&mut self.reader, tables)?;
             let is_end = events.is_none();
             for event in events.unwrap_or_default() {
-                self.rejoin.event(event, &mut each)?;
+                rejoin.event(0, event, &mut each)?;
             }
             if is_end {
-                self.rejoin.finish(&mut each)?;
+                rejoin.finish(&mut each)?;
                 if portion.is_empty() {
                     return Ok(None);
                 }

@@ -60,6 +60,10 @@ pub struct Session {
     /// When what is told of began: the recording, or, in one of several files of it, that file. Events of before say what
     /// there was.
     pub started: Timestamp,
+    /// What no other recording has: one number, which all files of a recording share. Of a capture that was made of several
+    /// recordings the numbers of all, and 0 if there is more in it than all between its first and last event of one
+    /// that is known. None: not known.
+    pub recordings: Vec<u64>,
 }
 
 impl Session {

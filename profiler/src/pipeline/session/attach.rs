@@ -107,10 +107,19 @@ fn resolver(
             .collect(),
         // What is left out at the beginning is told when time counts.
         started: at,
+        recordings: number_of_this().into_iter().collect(),
         ..machine()
     };
     options.sources = probe.sources().iter().map(source).collect();
     Ok(Resolver::new(options)?)
+}
+
+/// A number that no other recording has; none if the kernel has none to give.
+fn number_of_this() -> Option<u64> {
+    let mut bytes = [0; size_of::<u64>()];
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    // 0 stands for what is not known.
+    (filled == Ok(bytes.len())).then(|| u64::from_ne_bytes(bytes).max(1))
 }
 
 /// Has the event loop watch a descriptor of our own.

@@ -258,6 +258,7 @@ pub fn shop() -> (Tables, Vec<Event>) {
             .map(Into::into)
             .into(),
         started: Timestamp(START),
+        recordings: Vec::new(),
     };
     b.events.push(Event::Clock(Clock {
         monotonic: Timestamp(START),
