@@ -24,6 +24,26 @@ pub fn own_test(module: &str, name: &str) -> io::Result<Command> {
     Ok(command)
 }
 
+/// Even beside a load it takes no longer.
+const BURNT_WITHIN: Duration = Duration::from_secs(60);
+
+/// Waits until a process has used so much more CPU time.
+pub fn burnt(pid: u32, more: Duration) -> io::Result<()> {
+    let used = || -> io::Result<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+        let used = text.split(' ').next().unwrap_or_default();
+        used.parse().map_err(io::Error::other)
+    };
+    let (begin, until) = (Instant::now(), used()? + more.as_nanos() as u64);
+    while used()? < until {
+        if begin.elapsed() > BURNT_WITHIN {
+            return Err(io::Error::other(format!("process {pid} hardly runs")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// A command that runs.
 pub struct Running {
     child: Child,

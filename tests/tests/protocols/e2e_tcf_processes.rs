@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, Failure, Talking, attached, burnt, now_s, with_clients};
+use crate::e2e_tcf_shared::{Agent, Failure, Talking, attached, now_s, with_clients};
 use profiler_target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, burnt};
 use profiler_tests::setting::LIMIT;
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;

@@ -74,22 +74,6 @@ pub(crate) fn attached(agent: &Agent<'_>) -> Result<Held, Failure> {
     Err("nothing is attached".into())
 }
 
-/// Waits until a process has used so much more CPU time.
-pub(crate) fn burnt(pid: u32, more: Duration) -> Result<(), Failure> {
-    let used = || -> Result<u64, Failure> {
-        let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-        Ok(text.split(' ').next().unwrap_or_default().parse()?)
-    };
-    let (begin, until) = (Instant::now(), used()? + more.as_nanos() as u64);
-    while used()? < until {
-        if begin.elapsed() > LIMIT {
-            return Err(format!("process {pid} hardly runs").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// A command of the clients: a script of `tests/tcf`.
 pub(crate) fn python(setting: &Setting, script: &str) -> Command {
     let mut command = Command::new(PYTHON);
