@@ -7,7 +7,6 @@
 mod containers;
 mod convert;
 mod drive;
-mod heap;
 #[cfg(feature = "bytefrog")]
 pub mod hq;
 mod import;
@@ -60,8 +59,8 @@ fn event_loop() -> Result<Runtime, Failure> {
     runtime.context(|| "failed to start the event loop")
 }
 
-/// Runs what `begin` returns to its end. It lies on the heap (see [`heap`]), and what comes of it should be small: each
+/// Runs what `begin` returns to its end. It lies on the heap (see [`profiler_model::heap`]), and what comes of it should be small: each
 /// frame of the event loop has room for it.
 fn block_on<T, F: Future<Output = T>>(event_loop: &Runtime, begin: impl FnOnce() -> F) -> T {
-    event_loop.block_on(Box::into_pin(heap::boxed(begin)))
+    event_loop.block_on(Box::into_pin(profiler_model::heap::boxed(begin)))
 }

@@ -65,7 +65,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Makes all ready. The filter of the probes names the command's process from now on. In a frame of its own:
-    /// see [`super::heap`].
+    /// see [`profiler_model::heap`].
     #[inline(never)]
     pub(super) fn new(mut watch: Box<Watch>) -> Result<Box<Prepared>, Failure> {
         if let Some(bytes) = watch

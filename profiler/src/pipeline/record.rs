@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::error::{Context, FAILED, Failure};
 use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
 use profiler_model::text::printable;
-use profiler_model::{Consumer, LostKind, LostReason, StackEnds};
+use profiler_model::{Consumer, LostKind, LostReason, StackEnds, heap};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::export::Selection;
 use profiler_report::view::losses;
@@ -25,7 +25,6 @@ use profiler_resolve::{
 use profiler_target::command::shell_status;
 
 use super::drive::{Driver, drive};
-use super::heap;
 use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};

@@ -115,7 +115,7 @@ impl Session {
                 log::warn!("threads that wait already are not known: {error}");
             }
         }
-        self.begin_waits();
+        self.cut_at_beginning();
         self.command.run()?;
         self.window.count();
         self.say_when_it_begins();
@@ -124,7 +124,7 @@ impl Session {
 
     /// Waits count from now on: who waited already has no part of the time in which all was made ready, and who waits
     /// since then has no more than others.
-    fn begin_waits(&mut self) {
+    fn cut_at_beginning(&mut self) {
         // What calls are counted from is when their probes were attached.
         if self.has_waits()
             && !self.walk.traces()
@@ -603,7 +603,7 @@ impl Session {
 
     /// What is left out at the beginning is no part of the time that was recorded.
     fn say_when_it_begins(&mut self) {
-        if let Some(from) = self.window.delayed_until() {
+        if let Some(from) = self.window.counts_from() {
             self.walk.resolver_mut().begin_at(from);
         }
     }

@@ -17,6 +17,7 @@ mod definition;
 mod demand;
 mod ends;
 mod event;
+pub mod heap;
 mod id;
 mod live;
 mod map_ids;

@@ -82,7 +82,7 @@ use self::{
 };
 use profiler_model::decode::Decoder;
 use profiler_model::raw::RawEvent;
-use profiler_model::{Cpu, Pid, Tid, Timestamp};
+use profiler_model::{Cpu, Pid, Tid, Timestamp, heap};
 use profiler_target::Filter;
 use profiler_target::cgroup::Hierarchy;
 
@@ -183,13 +183,6 @@ struct CpuProbe {
     /// Ticks of its clock when last looked at, and when they last differed.
     ticks: u64,
     ticked: Timestamp,
-}
-
-/// In a frame of its own: a large value takes room on the stack as long as the function runs that makes it, and of how
-/// we begin a recording should have whole stacks.
-#[inline(never)]
-fn boxed(make: impl FnOnce() -> Probe) -> Box<Probe> {
-    Box::new(make())
 }
 
 impl Probe {
@@ -322,7 +315,7 @@ impl Probe {
             .map(|plan| plan.attached.clone())
             .chain(waits.as_ref().map(|_| waits::source()))
             .collect();
-        let mut probe = boxed(move || Probe {
+        let mut probe = heap::boxed(move || Probe {
             attached,
             sources,
             cpus,

@@ -71,7 +71,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use profiler_model::raw::RawEvent;
-use profiler_model::{Batch, Event, Pid, Timestamp};
+use profiler_model::{Batch, Event, Pid, Timestamp, heap};
 use profiler_target::container::{Container, Identity};
 use profiler_unwind::kernel::KernelTables;
 
@@ -154,13 +154,6 @@ pub struct Resolver {
     last_event: (Timestamp, Instant),
 }
 
-/// In a frame of its own: a large value takes room on the stack as long as the function runs that makes it, and of how
-/// a session begins should have whole stacks.
-#[inline(never)]
-fn boxed(make: impl FnOnce() -> Resolver) -> Box<Resolver> {
-    Box::new(make())
-}
-
 impl Resolver {
     /// Starts the symbolizer, and begins to read the kernel's symbols.
     pub fn new(options: ResolveOptions) -> Result<Box<Resolver>, ResolveError> {
@@ -186,7 +179,7 @@ impl Resolver {
         let modules = Modules::new(host, options.tables_bytes.is_some(), closer);
         let unwinding = Unwinding::start(options.tables_bytes)?;
         let began = options.session.started;
-        let mut resolver = boxed(move || Resolver {
+        let mut resolver = heap::boxed(move || Resolver {
             epoch: Epoch::new(options.session, options.sources, options.epoch_limits),
             naming,
             kernel,

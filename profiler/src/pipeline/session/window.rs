@@ -73,7 +73,7 @@ impl Window {
     }
 
     /// From when samples and calls count, if those before are left out and it is known.
-    pub(super) fn delayed_until(&self) -> Option<Timestamp> {
+    pub(super) fn counts_from(&self) -> Option<Timestamp> {
         let leaves_out = self.is_exact || !self.delay.is_zero();
         (leaves_out && !self.awaiting).then_some(self.from)
     }

@@ -99,6 +99,13 @@ struct Command<'a> {
     arguments: &'a [Cow<'a, [u8]>],
 }
 
+impl Command<'_> {
+    /// Whether it says what is to be sampled.
+    fn configures(&self) -> bool {
+        (self.service, self.command) == ("Profiler", "configure")
+    }
+}
+
 impl Agent {
     /// An agent without channels.
     pub fn new(options: TcfOptions, machine: Box<dyn Machine>) -> Agent {
@@ -554,8 +561,7 @@ impl Agent {
 
     /// Whether a command that is carried out is answered when it is sampled so.
     fn is_awaited(&self, command: &Command<'_>) -> bool {
-        let configures = (command.service, command.command) == ("Profiler", "configure");
-        configures && self.in_force.is_some() && self.configured.len() < MAX_CONFIGURED
+        command.configures() && self.in_force.is_some() && self.configured.len() < MAX_CONFIGURED
     }
 
     /// Answers configurations, if what they want is sampled, or was waited for long enough.
@@ -590,18 +596,14 @@ impl Agent {
             last_try: last_try || trouble.is_some(),
             now,
         };
-        self.demand_is_due |= command.service == "Profiler" && command.command == "configure";
+        self.demand_is_due |= command.configures();
         let outcome = match command.service {
             "Locator" => self.locator.call(request)?,
             service => services::call(service, request, &mut self.state)?,
         };
         Ok(match (outcome, trouble) {
             // A client that can't configure ends its channel; it is told when it reads.
-            (outcome, Some(_))
-                if (command.service, command.command) == ("Profiler", "configure") =>
-            {
-                outcome
-            }
+            (outcome, Some(_)) if command.configures() => outcome,
             (Outcome::Done(reply), Some(text)) => Outcome::Done(reply.failed(Code::Other, text)),
             (outcome, _) => outcome,
         })

@@ -7,12 +7,12 @@
 
 /// What this makes.
 #[inline(never)]
-pub(super) fn boxed<T>(make: impl FnOnce() -> T) -> Box<T> {
+pub fn boxed<T>(make: impl FnOnce() -> T) -> Box<T> {
     Box::new(make())
 }
 
 /// The same, where that may fail.
 #[inline(never)]
-pub(super) fn try_boxed<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<Box<T>, E> {
+pub fn try_boxed<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<Box<T>, E> {
     make().map(Box::new)
 }
