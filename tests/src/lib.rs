@@ -21,6 +21,7 @@ pub mod perf_file;
 pub mod process;
 pub mod programs;
 pub mod recording;
+pub mod scratch;
 pub mod setting;
 pub mod skip;
 pub mod statistics;

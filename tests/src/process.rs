@@ -27,15 +27,17 @@ pub fn own_test(module: &str, name: &str) -> io::Result<Command> {
 /// Even beside a load it takes no longer.
 const BURNT_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a process, or a thread by its id, has been on a processor. Of a process: its first thread.
+pub fn ran_ns(id: u32) -> io::Result<u64> {
+    let told = fs::read_to_string(format!("/proc/{id}/schedstat"))?;
+    let ns = told.split(' ').next().unwrap_or_default();
+    ns.parse().map_err(io::Error::other)
+}
+
 /// Waits until a process has used so much more CPU time.
 pub fn burnt(pid: u32, more: Duration) -> io::Result<()> {
-    let used = || -> io::Result<u64> {
-        let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-        let used = text.split(' ').next().unwrap_or_default();
-        used.parse().map_err(io::Error::other)
-    };
-    let (begin, until) = (Instant::now(), used()? + more.as_nanos() as u64);
-    while used()? < until {
+    let (begin, until) = (Instant::now(), ran_ns(pid)? + more.as_nanos() as u64);
+    while ran_ns(pid)? < until {
         if begin.elapsed() > BURNT_WITHIN {
             return Err(io::Error::other(format!("process {pid} hardly runs")));
         }

@@ -3,36 +3,15 @@
 // What fails here fails the test, in its functions too.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use profiler_capture::{
     CaptureError, CreateOptions, Existing, Reader, TimeRange, Writer, merge, rewrite,
 };
 use profiler_model::*;
 use profiler_tests::arbitrary::{expected, recording, recordings};
+use profiler_tests::scratch::Scratch;
 use proptest::prelude::*;
-
-/// A directory that is removed with its content.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("capture-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn force() -> CreateOptions {
     CreateOptions {
@@ -257,7 +236,7 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(batches in recordings()) {
-        let scratch = Scratch::new("roundtrip");
+        let scratch = Scratch::new("capture-roundtrip").unwrap();
         let path = scratch.file("a.cap");
         write(&path, &batches);
         let (mut reader, tables, events) = read(&path).unwrap();
@@ -273,7 +252,7 @@ proptest! {
 
     #[test]
     fn a_range_is_what_lies_in_it(batches in recordings(), a in 0usize..500, b in 0usize..500) {
-        let scratch = Scratch::new("range");
+        let scratch = Scratch::new("capture-range").unwrap();
         let path = scratch.file("a.cap");
         write(&path, &batches);
         let (mut reader, tables, events) = read(&path).unwrap();
@@ -289,7 +268,7 @@ proptest! {
     fn copying_and_merging_keep_every_event(
         (one, two) in (recordings(), recordings())
     ) {
-        let scratch = Scratch::new("merge");
+        let scratch = Scratch::new("capture-merge").unwrap();
         let (a, b, c) = (scratch.file("a.cap"), scratch.file("b.cap"), scratch.file("c.cap"));
         write(&a, &one);
         write(&b, &two);
@@ -354,7 +333,7 @@ fn small(scratch: &Scratch) -> (Vec<u8>, Vec<String>) {
 
 #[test]
 fn every_truncation_reads_as_a_prefix() {
-    let scratch = Scratch::new("truncate");
+    let scratch = Scratch::new("capture-truncate").unwrap();
     let (bytes, all) = small(&scratch);
     let path = scratch.file("cut.cap");
     let mut most = 0;
@@ -382,7 +361,7 @@ fn every_truncation_reads_as_a_prefix() {
 
 #[test]
 fn every_flipped_byte_is_an_error_or_harmless() {
-    let scratch = Scratch::new("flip");
+    let scratch = Scratch::new("capture-flip").unwrap();
     let (bytes, all) = small(&scratch);
     let path = scratch.file("flip.cap");
     let mut harmless = 0;
@@ -413,7 +392,7 @@ fn every_flipped_byte_is_an_error_or_harmless() {
 
 #[test]
 fn a_missing_or_repeated_block_is_told() {
-    let scratch = Scratch::new("blocks");
+    let scratch = Scratch::new("capture-blocks").unwrap();
     let (bytes, all) = small(&scratch);
     let starts: Vec<usize> = (32..bytes.len())
         .filter(|&at| bytes[at..].starts_with(b"\xb1PCB"))
@@ -440,7 +419,7 @@ fn a_missing_or_repeated_block_is_told() {
 
 #[test]
 fn a_torn_block_costs_only_itself() {
-    let scratch = Scratch::new("torn");
+    let scratch = Scratch::new("capture-torn").unwrap();
     let (bytes, all) = small(&scratch);
     let starts: Vec<usize> = (32..bytes.len())
         .filter(|&at| bytes[at..].starts_with(b"\xb1PCB"))
@@ -462,7 +441,7 @@ fn a_torn_block_costs_only_itself() {
 
 #[test]
 fn other_files_are_named_for_what_they_are() {
-    let scratch = Scratch::new("foreign");
+    let scratch = Scratch::new("capture-foreign").unwrap();
     let path = scratch.file("other");
     let say = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
@@ -484,7 +463,7 @@ fn other_files_are_named_for_what_they_are() {
         assert!(error.contains("byte"), "{error}");
     }
     assert!(
-        Reader::open(&scratch.0)
+        Reader::open(scratch.folder())
             .unwrap_err()
             .to_string()
             .contains("directory")
@@ -494,7 +473,7 @@ fn other_files_are_named_for_what_they_are() {
 
 #[test]
 fn late_names_are_there_before_the_first_event() {
-    let scratch = Scratch::new("late");
+    let scratch = Scratch::new("capture-late").unwrap();
     let (path, named) = (scratch.file("a.cap"), scratch.file("b.cap"));
     write(&path, &recording(11, 2, 30));
     // Every frame gets a name, as `symbolize` does.
@@ -525,7 +504,7 @@ fn late_names_are_there_before_the_first_event() {
 
 #[test]
 fn captures_of_two_machines_are_put_on_one_clock() {
-    let scratch = Scratch::new("clocks");
+    let scratch = Scratch::new("capture-clocks").unwrap();
     let mut paths = Vec::new();
     for (host, zero_ns) in [("a", 5_000_000_000_000u64), ("b", 9_000_000_000_000)] {
         let path = scratch.file(host);
@@ -620,7 +599,7 @@ fn started(at: u64) -> Event {
 
 #[test]
 fn a_container_that_is_described_late_is_so_for_all() {
-    let scratch = Scratch::new("described");
+    let scratch = Scratch::new("capture-described").unwrap();
     let (path, copy) = (scratch.file("a.cap"), scratch.file("b.cap"));
     let batch = |definitions, at| Batch {
         epoch: 0,
@@ -666,7 +645,7 @@ fn a_container_that_is_described_late_is_so_for_all() {
 
 #[test]
 fn containers_of_two_machines_stay_what_they_are() {
-    let scratch = Scratch::new("hosts");
+    let scratch = Scratch::new("capture-hosts").unwrap();
     let mut paths = Vec::new();
     for (index, (host, texts)) in [
         ("a", ["/system.slice/ssh.service", "", "ssh", ""]),
@@ -715,7 +694,7 @@ fn containers_of_two_machines_stay_what_they_are() {
 
 #[test]
 fn info_says_what_is_inside_as_text_and_as_json() {
-    let scratch = Scratch::new("info");
+    let scratch = Scratch::new("capture-info").unwrap();
     let path = scratch.file("a.cap");
     let batches = recording(3, 2, 40);
     write(&path, &batches);

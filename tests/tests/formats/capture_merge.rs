@@ -11,29 +11,9 @@ use profiler_capture::{
     CreateOptions, Existing, Limit, Merged, Reader, TimeRange, Writer, merge, rewrite,
 };
 use profiler_model::*;
+use profiler_tests::scratch::Scratch;
 
 const SECOND: u64 = 1_000_000_000;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("merge-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A recording of a thread that runs, and one that hangs all the time.
 struct Recording {
@@ -279,7 +259,7 @@ fn merged(inputs: &[&PathBuf], out: &Path) -> Merged {
 
 #[test]
 fn what_a_ring_wrote_out_more_than_once_is_counted_once() {
-    let scratch = Scratch::new("ring");
+    let scratch = Scratch::new("merge-ring").unwrap();
     let (path, out) = (scratch.file("r.cap"), scratch.file("out.cap"));
     let mut recording = Recording::ring(&path);
     recording.run_until(10);
@@ -347,7 +327,7 @@ fn what_a_ring_wrote_out_more_than_once_is_counted_once() {
 
 #[test]
 fn a_capture_joined_with_itself_is_that_capture() {
-    let scratch = Scratch::new("itself");
+    let scratch = Scratch::new("merge-itself").unwrap();
     let out = scratch.file("out.cap");
     // One that says of which recording it is, and one that does not.
     for (name, ids) in [("a.cap", &[7][..]), ("b.cap", &[])] {
@@ -363,7 +343,7 @@ fn a_capture_joined_with_itself_is_that_capture() {
 
 #[test]
 fn files_of_a_rotation_are_joined_whole() {
-    let scratch = Scratch::new("rotation");
+    let scratch = Scratch::new("merge-rotation").unwrap();
     let options = CreateOptions {
         rotate: Some(Limit::of_time(Duration::from_secs(10))),
         ..CreateOptions::default()
@@ -387,7 +367,7 @@ fn files_of_a_rotation_are_joined_whole() {
 
 #[test]
 fn recordings_of_the_same_time_are_both_there() {
-    let scratch = Scratch::new("two");
+    let scratch = Scratch::new("merge-two").unwrap();
     let record = |name: &str, ids: &[u64]| {
         let path = scratch.file(name);
         let mut recording = Recording::new(&path, CreateOptions::default(), ids);

@@ -15,30 +15,10 @@ use profiler_capture::{
 use profiler_capture::{merge, replay_into};
 use profiler_model::*;
 use profiler_tests::process::own_test;
+use profiler_tests::scratch::Scratch;
 
 /// Tells a child process of this test what to do, and where.
 const CHILD: &str = "CAPTURE_TEST_CHILD";
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("output-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -182,7 +162,7 @@ fn child_records_until_killed() {
 
 #[test]
 fn a_killed_recording_reads_up_to_the_last_second() {
-    let scratch = Scratch::new("kill");
+    let scratch = Scratch::new("output-kill").unwrap();
     let path = scratch.file("killed.cap");
     let mut recorder = child("child_records_until_killed", &path).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2300));
@@ -427,15 +407,15 @@ fn on_a_small_disk(test: &str, run: &str) {
         profiler_tests::skip::skip(test, "mounting needs root");
         return;
     }
-    let scratch = Scratch::new(run);
+    let scratch = Scratch::new(&format!("output-{run}")).unwrap();
     // A mount namespace of its own: the tmpfs ends with the child.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$CAPTURE_TEST_CHILD\" && exec \"$0\" \"$@\"";
-    let run = child(run, &scratch.0);
+    let run = child(run, scratch.folder());
     let status = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(run.get_program())
         .args(run.get_args())
-        .env(CHILD, &scratch.0)
+        .env(CHILD, scratch.folder())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&status.stdout) + String::from_utf8_lossy(&status.stderr);
@@ -447,7 +427,7 @@ fn on_a_small_disk(test: &str, run: &str) {
 
 #[test]
 fn a_deleted_output_is_said_once() {
-    let scratch = Scratch::new("deleted");
+    let scratch = Scratch::new("output-deleted").unwrap();
     let path = scratch.file("gone.cap");
     let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
     let mut work = Workload::new();
@@ -465,7 +445,7 @@ fn a_deleted_output_is_said_once() {
 
 #[test]
 fn what_is_in_the_way_is_left_alone() {
-    let scratch = Scratch::new("way");
+    let scratch = Scratch::new("output-way").unwrap();
     let force = CreateOptions {
         existing: Existing::Replace,
         ..CreateOptions::default()
@@ -490,7 +470,7 @@ fn what_is_in_the_way_is_left_alone() {
     assert_eq!(std::fs::read(&old).unwrap(), b"precious");
     assert!(!scratch.file("nowhere").exists());
 
-    for path in [scratch.0.clone(), PathBuf::from("/dev/null")] {
+    for path in [scratch.folder().to_owned(), PathBuf::from("/dev/null")] {
         let error = create(&path, &force).err().unwrap();
         assert!(matches!(error, CaptureError::NotRegular { .. }), "{error}");
     }
@@ -505,7 +485,10 @@ fn what_is_in_the_way_is_left_alone() {
     assert!(summary(&old).ended);
     let mode = std::fs::metadata(&old).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let left: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
+    let left: Vec<_> = std::fs::read_dir(scratch.folder())
+        .unwrap()
+        .flatten()
+        .collect();
     assert_eq!(left.len(), 4, "nothing stays behind: {left:?}");
 }
 
@@ -533,7 +516,7 @@ fn parts(directory: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_ring_of_time_keeps_the_newest() {
-    let scratch = Scratch::new("ringtime");
+    let scratch = Scratch::new("output-ringtime").unwrap();
     let path = scratch.file("ring.cap");
     let options = CreateOptions {
         ring: Some(Limit::of_time(Duration::from_secs(20))),
@@ -580,7 +563,7 @@ fn a_ring_of_time_keeps_the_newest() {
 /// recorded, the second is stepped over.
 #[test]
 fn numbers_of_parts_that_leave_no_room_are_told_at_the_start() {
-    let scratch = Scratch::new("numbers");
+    let scratch = Scratch::new("output-numbers").unwrap();
     let (path, directory) = (scratch.file("ring.cap"), scratch.file("ring.cap.ring"));
     let options = CreateOptions {
         ring: Some(Limit::of_bytes(1 << 20)),
@@ -609,7 +592,7 @@ fn numbers_of_parts_that_leave_no_room_are_told_at_the_start() {
 /// Recorders that are killed one after the other: what they had stays, within the limits.
 #[test]
 fn a_ring_keeps_what_killed_recorders_had() {
-    let scratch = Scratch::new("killed");
+    let scratch = Scratch::new("output-killed").unwrap();
     let (path, directory) = (scratch.file("ring.cap"), scratch.file("ring.cap.ring"));
     let options = CreateOptions {
         ring: Some(Limit {
@@ -675,7 +658,7 @@ fn a_ring_keeps_what_killed_recorders_had() {
 
 #[test]
 fn a_ring_of_bytes_never_grows_beyond() {
-    let scratch = Scratch::new("ringbytes");
+    let scratch = Scratch::new("output-ringbytes").unwrap();
     let path = scratch.file("ring.cap");
     let limit = 1 << 20;
     let options = CreateOptions {
@@ -712,7 +695,7 @@ fn a_ring_of_bytes_never_grows_beyond() {
 
 #[test]
 fn rotation_makes_files_that_stand_alone() {
-    let scratch = Scratch::new("rotate");
+    let scratch = Scratch::new("output-rotate").unwrap();
     let options = CreateOptions {
         rotate: Some(Limit::of_time(Duration::from_secs(10))),
         ..CreateOptions::default()
@@ -720,7 +703,7 @@ fn rotation_makes_files_that_stand_alone() {
     let mut writer = Writer::create(&scratch.file("profile.cap"), options).unwrap();
     record(&mut writer, 45, 10);
     let totals = writer.finish().unwrap();
-    let files = parts(&scratch.0);
+    let files = parts(scratch.folder());
     assert_eq!(files.len(), totals.files as usize);
     assert_eq!(files.len(), 5, "{files:?}");
     assert!(files[0].ends_with("profile-0001.cap") && files[4].ends_with("profile-0005.cap"));
@@ -775,7 +758,7 @@ fn count_frames(path: &Path, counts: &mut std::collections::BTreeMap<String, u64
 
 #[test]
 fn limits_that_make_no_sense_are_refused() {
-    let scratch = Scratch::new("limits");
+    let scratch = Scratch::new("output-limits").unwrap();
     for (ring, rotate) in [
         (Some(Limit::of_bytes(1000)), None),
         (None, Some(Limit::of_time(Duration::from_secs(1)))),
@@ -792,5 +775,5 @@ fn limits_that_make_no_sense_are_refused() {
         let made = Writer::create(&scratch.file("x.cap"), options);
         assert!(matches!(made, Err(CaptureError::Options(_))));
     }
-    assert!(parts(&scratch.0).is_empty());
+    assert!(parts(scratch.folder()).is_empty());
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use profiler_tests::Outcome;
-use profiler_tests::kernel_objects::{held_by, wait_until_gone};
+use profiler_tests::kernel_objects::{held_by, wait_until_ended, wait_until_gone};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Code, Edge, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
@@ -19,18 +19,6 @@ fn probe_events() -> Option<String> {
 fn waits_on(stderr: &str) -> Option<u32> {
     let (_, rest) = stderr.split_once("the kernel still takes probes out; process ")?;
     rest.split_whitespace().next()?.parse().ok()
-}
-
-/// Waits until a process is gone.
-fn wait_for_end(pid: u32) -> std::io::Result<()> {
-    let until = Instant::now() + LIMIT;
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        if Instant::now() > until {
-            return Err(std::io::Error::other(format!("process {pid} goes on")));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// Starts a program that calls `compiled` and a profiler that traces it; ends the profiler with
@@ -75,7 +63,7 @@ fn ended_by(
         let stderr = ended.success()?.stderr;
         // A kernel that is slow to let go of them is waited for by one that it has left behind, which it names.
         if let Some(keeper) = waits_on(&stderr) {
-            wait_for_end(keeper)?;
+            wait_until_ended(keeper, LIMIT)?;
         }
     }
     // A profiler that ends in order leaves nothing for the kernel to clean up later.

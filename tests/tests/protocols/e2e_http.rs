@@ -13,7 +13,7 @@ use crate::e2e_http_shared::{Server, converse, request, samples};
 use crate::e2e_tcf_shared::{Failure, NOBODY};
 use crate::e2e_tls_shared::{can_be_made, certificates, connect};
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, burnt};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use serde_json::{Value, json};
@@ -28,13 +28,6 @@ fn spinning(setting: &Setting, name: &str) -> Result<Running, Failure> {
             .is_ok_and(|said| said.contains("spins"))
     })?;
     Ok(running)
-}
-
-/// How long a process has been on a processor, in nanoseconds.
-fn ran_ns(pid: u32) -> Result<u64, Failure> {
-    let told = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-    let ns = told.split(' ').next().ok_or("no time")?;
-    Ok(ns.parse()?)
 }
 
 fn sleeping(setting: &Setting, name: &str) -> Result<Running, Failure> {
@@ -245,10 +238,7 @@ fn what_ends_is_told_and_keeps_its_names() -> Outcome {
     let path = format!("/session/{id}/events");
     stream.write_all(request(server.port, "GET", &path, &[], None).as_bytes())?;
     // Samples are of time on a processor: on a busy machine that takes longer.
-    let from = ran_ns(pid)?;
-    while ran_ns(pid)? < from + 300_000_000 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    burnt(pid, Duration::from_millis(300))?;
     program.signal(rustix::process::Signal::KILL)?;
     let mut come = String::new();
     while !come.contains("stopped") {

@@ -279,8 +279,7 @@ fn full_disk() -> Outcome {
     let disk = setting.path("disk");
     fs::create_dir(&disk)?;
     let chain = setting.workload("chain.c")?;
-    // In a mount namespace of its own, so that nothing stays mounted. The disk is filled when
-    // events have been written, until three seconds after it was said that it is.
+    // The disk is filled when events have been written, until three seconds after it was said that it is.
     let script = format!(
         "mount -t tmpfs -o size=4m none {disk} || exit 9
          {profiler} record -F 999 -o {disk}/x.cap -- sh -c '{chain} 9000; touch ended' 2>said &
@@ -299,11 +298,7 @@ fn full_disk() -> Outcome {
         chain = chain.display(),
         profiler = setting.profiler_path().display()
     );
-    let mut command = std::process::Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", &script])
-        .current_dir(setting.folder());
-    let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
+    let ended = among_own_mounts(&setting, &script)?.expect_status(1)?;
     assert_eq!(
         ended.stderr.matches("failed to write").count(),
         1,
@@ -332,14 +327,7 @@ fn full_disk() -> Outcome {
     );
     // Who recorded and who reads tell the same.
     let lost = line_of(&ended.stderr, "lost: ")?;
-    for (command, begins) in [("report", "Lost "), ("info", "lost ")] {
-        let told = setting.run(&[command, "kept.cap"])?.success()?;
-        assert_eq!(line_of(&told.stdout, begins)?, lost, "{command}");
-    }
-    let info = setting
-        .run(&["info", "--format", "json", "kept.cap"])?
-        .success()?;
-    let info: serde_json::Value = serde_json::from_str(&info.stdout)?;
+    let info = loses(&setting, "kept.cap", &lost)?;
     let written = line_of(&ended.stderr, "")?;
     let samples = written
         .split(' ')
@@ -377,11 +365,7 @@ fn small_disk() -> Outcome {
             chain = chain.display(),
             profiler = setting.profiler_path().display()
         );
-        let mut command = std::process::Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-c", &script])
-            .current_dir(setting.folder());
-        let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
+        let ended = among_own_mounts(&setting, &script)?.expect_status(1)?;
         let file = format!("kept-{size}.cap");
         let recording = profiler_tests::recording::Recording::read(&setting.path(&file))?;
         let said = ended.stderr.contains("nothing fitted on the disk");
@@ -391,14 +375,7 @@ fn small_disk() -> Outcome {
         if !fits {
             continue;
         }
-        for (command, begins) in [("report", "Lost "), ("info", "lost ")] {
-            let told = setting.run(&[command, &file])?.success()?;
-            assert_eq!(line_of(&told.stdout, begins)?, lost, "{command}");
-        }
-        let info = setting
-            .run(&["info", "--format", "json", &file])?
-            .success()?;
-        let info: serde_json::Value = serde_json::from_str(&info.stdout)?;
+        let info = loses(&setting, &file, &lost)?;
         let stacks = line_of(&ended.stderr, "user stacks: ")?;
         // If no process has ended only shares are said.
         let Some((_, of)) = stacks.split_once("(of ") else {
@@ -411,6 +388,31 @@ fn small_disk() -> Outcome {
         assert_eq!(said, read, "{}", ended.stderr);
     }
     Ok(())
+}
+
+/// Runs a script in a mount namespace of its own, so that nothing stays mounted.
+fn among_own_mounts(setting: &Setting, script: &str) -> std::io::Result<Ended> {
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", script])
+        .current_dir(setting.folder());
+    run(&mut command, setting.folder(), "record", LIMIT)
+}
+
+/// Checks that readers of a capture tell the same losses as who recorded it; gives what `info` tells.
+fn loses(
+    setting: &Setting,
+    capture: &str,
+    lost: &str,
+) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+    for (command, begins) in [("report", "Lost "), ("info", "lost ")] {
+        let told = setting.run(&[command, capture])?.success()?;
+        assert_eq!(line_of(&told.stdout, begins)?, lost, "{command}");
+    }
+    let info = setting
+        .run(&["info", "--format", "json", capture])?
+        .success()?;
+    Ok(serde_json::from_str(&info.stdout)?)
 }
 
 /// The rest of the first line that begins so.

@@ -11,7 +11,7 @@ use std::process;
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{Event, OFF_CPU, Sink, StackEnd, Tables, Timestamp, Wait, WaitState};
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, ran_ns};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload::{Unbuilt, made, source_path};
@@ -347,13 +347,9 @@ fn who_is_starved_waits_for_a_processor_from_the_beginning() -> Outcome {
         .args(["--idle", "--pid", "0", &pid])
         .status()?;
     assert!(idle.success());
-    let used_ns = || -> Result<u64, Box<dyn std::error::Error>> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-        Ok(stat.split(' ').next().unwrap_or_default().parse()?)
-    };
-    let before = used_ns()?;
+    let before = ran_ns(starved.pid())?;
     let (_, recording) = setting.record(&["--off-cpu", "-p", &pid, "-d", "1"])?;
-    let used = used_ns()? - before;
+    let used = ran_ns(starved.pid())? - before;
     recording.nothing_lost()?;
     let command = read(&setting.path("out.cap"), "starved")?;
     starved.signal(Signal::KILL)?;
