@@ -123,7 +123,7 @@ const STATES: [WaitState; 4] = [
     WaitState::Disk,
     WaitState::Stopped,
 ];
-const LOST: [LostReason; 19] = [
+const LOST: [LostReason; 20] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -143,6 +143,7 @@ const LOST: [LostReason; 19] = [
     LostReason::UnwrittenSamples,
     LostReason::UnwrittenWaits,
     LostReason::UnwrittenCalls,
+    LostReason::UnwrittenCounts,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

@@ -171,7 +171,9 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     }
     out.close()?;
     if hinted {
-        for note in name_notes::notes(&nameless.places(&tables), nameless.samples()) {
+        let (places, samples) = (nameless.places(&tables), nameless.samples());
+        let unwritten = collected.misses_unwritten();
+        for note in name_notes::notes(&places, samples, unwritten) {
             say!("note: {note}");
         }
     }

@@ -131,9 +131,27 @@ const RUNTIMES: [Runtime; 13] = [
     },
 ];
 
-/// Notes about samples without a function's name, of so many samples.
-pub(super) fn notes(nameless: &[(Place, NamelessSamples)], samples: u64) -> Vec<String> {
-    notes_with(nameless, samples, Path::new(LISTS))
+/// Notes about samples without a function's name, of so many samples; of a capture with what could not be written in it.
+pub(super) fn notes(
+    nameless: &[(Place, NamelessSamples)],
+    samples: u64,
+    unwritten: bool,
+) -> Vec<String> {
+    let mut notes = notes_with(nameless, samples, Path::new(LISTS));
+    let not_said: u64 = nameless.iter().map(|(_, sums)| sums.not_said).sum();
+    let share = percent_of(not_said, samples);
+    if share >= WORTH_PERCENT {
+        let why = match unwritten {
+            true => "the capture could not be written whole",
+            false => "the capture does not say any",
+        };
+        let note = format!(
+            "{} of samples have no name because {why}: `profiler symbolize` finds them",
+            percent(share)
+        );
+        notes.insert(0, note);
+    }
+    notes
 }
 
 fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path) -> Vec<String> {
@@ -168,7 +186,13 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
             build_id,
             in_container,
         } => {
-            let unnamed = [sums.given_up, sums.damaged, sums.too_large, sums.gone];
+            let unnamed = [
+                sums.given_up,
+                sums.not_said,
+                sums.damaged,
+                sums.too_large,
+                sums.gone,
+            ];
             let unnamed = sums.unnamed.saturating_sub(unnamed.iter().sum());
             let file = (path, build_id.as_ref(), *in_container);
             is_worth(unnamed).then_some((file, unnamed))
@@ -190,7 +214,10 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
         ));
     }
     let made = nameless.iter().find_map(|(place, sums)| match place {
-        Place::RunTime { program } if is_worth(sums.unnamed) => Some((program, sums.unnamed)),
+        Place::RunTime { program } => {
+            let unnamed = sums.unnamed.saturating_sub(sums.not_said);
+            is_worth(unnamed).then_some((program, unnamed))
+        }
         _ => None,
     });
     if let Some((program, unnamed)) = made {
@@ -385,6 +412,18 @@ mod tests {
         let said = notes_with(&[file("/a", 500, 500)], 1000, Path::new("/nowhere"));
         assert_eq!(said.len(), 1);
         assert!(said[0].contains("`profiler symbolize`"), "{said:?}");
+    }
+
+    #[test]
+    fn names_that_a_capture_does_not_have_are_not_missing_in_the_file() {
+        let (place, mut sums) = file("/usr/bin/gzip", 500, 0);
+        sums.not_said = 500;
+        for (unwritten, why) in [(true, "could not be written"), (false, "does not say any")] {
+            let said = notes(&[(place.clone(), sums)], 1000, unwritten);
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(said[0].contains(why), "{said:?}");
+            assert!(said[0].contains("`profiler symbolize`"), "{said:?}");
+        }
     }
 
     #[test]

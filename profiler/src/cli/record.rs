@@ -250,11 +250,18 @@ fn summarize(finished: &Finished, verbose: bool) {
 
 /// How much was recorded, in which time, and whether that is all.
 fn what_came(finished: &Finished) -> String {
-    let processes = match finished.counters.processes {
+    let processes = match finished.processes {
         1 => "1 process".to_owned(),
         count => format!("{} processes", quantity::count(count)),
     };
-    let span = format!("{processes} in {:.1} s", finished.elapsed.as_secs_f64());
+    let elapsed = finished.elapsed.as_secs_f64();
+    let span = match finished.kept {
+        None => format!("{processes} in {elapsed:.1} s"),
+        Some(kept) => format!(
+            "{processes} in the last {:.1} s of {elapsed:.1} s",
+            kept.as_secs_f64()
+        ),
+    };
     let sources: Vec<String> = finished.sources.iter().map(rate).collect();
     let what = match sources.is_empty() {
         // Only calls were recorded, which are told of by themselves.
@@ -329,18 +336,17 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
     }
     let Unwatched {
         gaps,
-        ns,
+        spans,
         longest_ns,
-    } = trace.unwatched;
-    if gaps > 0 {
+    } = &trace.unwatched;
+    if *gaps > 0 {
         let longest = match gaps {
             1 => String::new(),
-            _ => format!(", the longest {}", quantity::duration(longest_ns)),
+            _ => format!(", the longest {}", quantity::duration(*longest_ns)),
         };
         say!(
-            "note: calls of new programs or files may be missing in {} of {}{longest}: {}",
-            quantity::plural(gaps, "gap"),
-            quantity::duration(ns),
+            "note: calls of new programs or files may be missing in {}{longest}: {}",
+            quantity::gaps(*gaps, spans.ns()),
             GapReason::NotYetAttached.phrase(),
         );
     }

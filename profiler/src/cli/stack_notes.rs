@@ -99,7 +99,7 @@ impl<'a> Facts<'a> {
         for interpreter in self.interpreters {
             notes.extend(unsupported(interpreter));
         }
-        notes.extend(name_notes::notes(self.nameless, self.samples));
+        notes.extend(name_notes::notes(self.nameless, self.samples, false));
         let unwound = self.unwound.unwrap_or_default();
         let is_worth = |part| quantity::percent_of(part, total) >= WORTH_PERCENT;
         let no_table = self.stacks.of(StackEnd::NoTable);

@@ -83,6 +83,10 @@ pub struct Finished {
     pub had_priority: bool,
     /// How long it recorded.
     pub elapsed: Duration,
+    /// Processes of which samples or calls were recorded.
+    pub processes: u64,
+    /// How long what a ring has kept is, if there is one.
+    pub kept: Option<Duration>,
     /// The sources, as really used.
     pub sources: Vec<AttachedSource>,
     /// What the resolver says.
@@ -414,6 +418,7 @@ impl Recording {
         let unwound = session.unwound();
         let interpreters = session.interpreters();
         let nameless = session.nameless();
+        let is_capture = matches!(self.output, Output::Capture(..));
         let written = self.output.finish();
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
@@ -440,6 +445,9 @@ impl Recording {
                 _ => {}
             }
         }
+        let kept = self
+            .has_ring
+            .then(|| Duration::from_nanos(totals.length_ns));
         let status = match (end, &mut command) {
             (End::Command(status), _) => shell_status(status),
             (_, Some(command)) => outlive(command, signals).await?,
@@ -452,9 +460,20 @@ impl Recording {
         };
         Ok(Box::new(Finished {
             status,
-            samples: counts.samples.saturating_sub(missing),
+            samples: match is_capture {
+                true => totals.events[0],
+                false => counts.samples.saturating_sub(missing),
+            },
             // Whose those are that are missing is not known.
-            own_samples: if missing > 0 { 0 } else { counts.own_samples },
+            own_samples: match missing > 0 || kept.is_some() {
+                true => 0,
+                false => counts.own_samples,
+            },
+            processes: match is_capture {
+                true => totals.processes,
+                false => counters.processes,
+            },
+            kept,
             none_fits: counts.samples > 0 && totals.events[0] == 0 && totals.dropped > 0,
             lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
@@ -462,13 +481,18 @@ impl Recording {
             elapsed,
             sources,
             counters,
-            stacks: match totals.dropped {
-                0 => counts.stacks,
-                _ => totals.stacks,
+            // As readers of the capture count.
+            stacks: match is_capture {
+                true => totals.stacks,
+                false => counts.stacks,
             },
             unwound,
             interpreters,
-            nameless,
+            // They are of all that came, written or not: readers of the capture tell of what is in it.
+            nameless: match totals.dropped {
+                0 => nameless,
+                _ => Vec::new(),
+            },
             capture: Some((self.path, totals.bytes)),
             numbered: (totals.numbered).map(|(first, last)| (totals.files, first, last)),
             kernel_bytes,

@@ -212,7 +212,7 @@ fn run(
             false => 0,
         };
         shared.to_end.store(to_end, Ordering::Relaxed);
-        shared.bytes.store(writer.totals().bytes, Ordering::Relaxed);
+        shared.bytes.store(writer.bytes(), Ordering::Relaxed);
         if let Err(error) = result {
             *shared
                 .trouble

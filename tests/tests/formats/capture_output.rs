@@ -4,7 +4,7 @@
 // What fails here fails the test, in its functions too.
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -279,6 +279,74 @@ fn child_ends_on_a_full_disk() {
 }
 
 #[test]
+#[ignore = "runs as a child of what_tells_of_all_the_time_has_room_on_a_full_disk"]
+fn child_waits_on_a_full_disk() {
+    let Some(directory) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let path = Path::new(&directory).join("full.cap");
+    let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
+    let mut work = Workload::new();
+    let mut at = 1000;
+    let thread = ThreadId::from_index(0);
+    let counted = |from, to| {
+        Event::Waits(Waits {
+            thread,
+            from: Timestamp(from),
+            to: Timestamp(to),
+            count: [0, 2, 0, 0],
+            ns: [0, 500, 0, 0],
+            runnable_ns: 10,
+        })
+    };
+    let mut errors = Vec::new();
+    let mut last = Batch::default();
+    for _ in 0..60 {
+        let mut batch = work.batch(at..at + 2000, true);
+        batch.events.push(counted(at, at + 2000));
+        at += 2000;
+        errors.extend(writer.write(&batch).err());
+        last = batch;
+    }
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(writer.totals().dropped > 0);
+    // One wait that goes on at the end, with a stack that is defined when there is no room.
+    let mut going_on = work.batch(at..at + 1, true);
+    for event in &mut going_on.events {
+        if let Event::Sample(sample) = event {
+            sample.weight = at;
+            sample.wait = Some(Wait {
+                ns: at,
+                runnable_ns: 0,
+                state: WaitState::Sleeping,
+                waker: None,
+                count: 1,
+                open: true,
+            });
+        }
+    }
+    assert_eq!(going_on.epoch, last.epoch);
+    writer.write(&going_on).unwrap();
+    // Nobody gives room.
+    std::fs::write(Path::new(&directory).join("ballast"), vec![1; 1 << 20]).unwrap_err();
+    let totals = writer.finish().unwrap();
+    let found = summary(&path);
+    assert_eq!(found.damage, []);
+    assert!(found.ended);
+    assert_eq!(found.counted_waits, (60 * 2 + 1, 60 * 500));
+    assert_eq!(found.waits[WaitState::Sleeping as usize].ns, at);
+    assert_eq!(found.unusable, 0);
+    assert_eq!(
+        found.lost,
+        [(LostReason::UnwrittenSamples, totals.dropped)].into()
+    );
+    assert_eq!(found.samples() + totals.dropped, 60 * 2000 + 1);
+    // All that was held is given back.
+    let file = path.metadata().unwrap();
+    assert!(file.blocks() * 512 < file.len() + (16 << 10), "{file:?}");
+}
+
+#[test]
 #[ignore = "runs as a child of a_ring_on_a_full_disk_keeps_the_newest"]
 fn child_fills_the_disk_with_a_ring() {
     let Some(directory) = std::env::var_os(CHILD) else {
@@ -385,6 +453,14 @@ fn what_is_missing_at_the_end_of_a_full_disk_is_told_with_its_number() {
     on_a_small_disk(
         "what_is_missing_at_the_end_of_a_full_disk_is_told_with_its_number",
         "child_ends_on_a_full_disk",
+    );
+}
+
+#[test]
+fn what_tells_of_all_the_time_has_room_on_a_full_disk() {
+    on_a_small_disk(
+        "what_tells_of_all_the_time_has_room_on_a_full_disk",
+        "child_waits_on_a_full_disk",
     );
 }
 
@@ -534,27 +610,35 @@ fn a_ring_of_time_keeps_the_newest() {
         assert!(found.ended);
         let (first, last) = found.span.unwrap();
         let span = last.since(first) as f64 / 1e9;
-        assert!((20.0..22.6).contains(&span), "{span} s are kept of 20 s");
         // It began when its oldest part did, not when the recording did.
         let before_ns = first.since(found.session.started);
-        assert!((1..=100_000_000).contains(&before_ns), "{before_ns} ns");
         assert!(last.0 >= end);
-        assert_eq!(found.samples() % 20, 0);
-        found.samples()
+        (span, before_ns, found.samples())
     };
-    let dumped = check(&dump);
+    let of_limit = |path: &Path| {
+        let (span, before_ns, samples) = check(path);
+        assert!((19.9..=20.0).contains(&span), "{span} s of 20 s");
+        assert!(before_ns <= 100_000_000, "{before_ns} ns");
+        samples
+    };
+    let dumped = of_limit(&dump);
 
     // Each part is a capture, should the recorder be killed now.
     let joined = scratch.file("joined.cap");
     let left = parts(&directory);
     assert!(left.len() > 8, "{left:?}");
     merge(&left, &joined, CreateOptions::default()).unwrap();
-    assert_eq!(check(&joined), dumped);
+    let (span, before_ns, samples) = check(&joined);
+    assert!((20.0..22.6).contains(&span), "{span} s are kept of 20 s");
+    assert!((1..=100_000_000).contains(&before_ns), "{before_ns} ns");
+    assert_eq!(samples % 20, 0);
+    assert!(samples >= dumped, "{samples} and {dumped}");
     let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 
     let totals = writer.finish().unwrap();
-    assert_eq!(check(&path), totals.events[0]);
+    assert_eq!(of_limit(&path), totals.events[0]);
+    assert_eq!(totals.length_ns / 1_000_000, 20_000);
     assert_eq!(totals.bytes, std::fs::metadata(&path).unwrap().len());
     assert!(!directory.exists());
 }

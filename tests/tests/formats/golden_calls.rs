@@ -927,3 +927,42 @@ fn durations_compare() {
     assert_eq!(value["calls"][2]["status"], "new");
     assert!(!text.contains("has no samples"), "{text}");
 }
+
+#[test]
+fn gaps_at_the_same_time_are_one_time_and_tracing_is_no_more_than_all() {
+    let mut b = Builder::default();
+    let thread = b.thread("t", 10);
+    let [f, g] = [("f", 0x100), ("g", 0x200)].map(|(name, at)| b.function(name, at));
+    // Shorter than their probes.
+    for call in 0..10_u64 {
+        let at = START + call * 100 * US;
+        b.call(thread, f, 0, at, US / 10, &mut |_| ());
+        b.call(thread, g, 0, at + 50 * US, 10 * US, &mut |_| ());
+    }
+    for (function, from, to) in [(f, 10, 30), (g, 10, 40), (f, 50, 60)] {
+        b.events.push(Event::Gap(Gap {
+            from: Timestamp(START + from * MS),
+            to: Timestamp(START + to * MS),
+            function: Some(function),
+            process: None,
+            reason: GapReason::NotYetAttached,
+        }));
+    }
+    b.events.sort_by_key(Event::at);
+    let session = (b.tables, b.events);
+    let value = calls_as_json(&session);
+    let gaps = &value["calls"]["summary"]["gaps"][0];
+    assert_eq!(
+        (&gaps["count"], &gaps["ns"]),
+        (&3.into(), &(40 * MS).into())
+    );
+    let text = report(&session, &calls(only())).unwrap();
+    assert!(text.contains("3 gaps in 40.0 ms of the time"), "{text}");
+    let functions = value["calls"]["functions"].as_array().unwrap();
+    let share = |name: &str| {
+        let row = functions.iter().find(|row| row["name"] == name).unwrap();
+        row["tracing_percent"].as_f64().unwrap()
+    };
+    assert_eq!(share("f"), 100.0);
+    assert!(share("g") < 50.0, "{}", share("g"));
+}

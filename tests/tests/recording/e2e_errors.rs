@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 
-use profiler_model::LostReason;
+use profiler_model::{Event, LostReason, Sample, Tables};
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, run};
 use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::tracing::{Build, prepared};
 
 /// Checks a failure: the status, exactly one line, and that it names `names`.
 fn one_line(what: &str, ended: Ended, status: i32, names: &str) -> Outcome {
@@ -387,6 +388,115 @@ fn small_disk() -> Outcome {
         let read = info["user_stacks"]["there"].as_u64().unwrap_or_default();
         assert_eq!(said, read, "{}", ended.stderr);
     }
+    Ok(())
+}
+
+/// Who waits all the time is told of at the end, when the disk has long been full: there is room for that. What the kernel counted is of all
+/// the time, and it is said how much of it was recorded.
+#[test]
+fn waits_on_a_full_disk() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::waits_on_a_full_disk")? else {
+        return Ok(());
+    };
+    let disk = setting.path("disk");
+    fs::create_dir(&disk)?;
+    let chain = setting.workload("chain.c")?;
+    let script = format!(
+        "mount -t tmpfs -o size=96k none {disk} || exit 9
+         {chain} 3000 &
+         sleep 60 &
+         {profiler} record -a --wall -F 4999 -d 2 -o {disk}/x.cap
+         status=$?
+         kill $!
+         cp {disk}/x.cap kept.cap
+         wait
+         exit $status",
+        disk = disk.display(),
+        chain = chain.display(),
+        profiler = setting.profiler_path().display()
+    );
+    let ended = among_own_mounts(&setting, &script)?.expect_status(1)?;
+    let (mut recorded_ns, mut counted_ns) = (0, 0);
+    let mut reader = profiler_capture::Reader::open(&setting.path("kept.cap"))?;
+    let tables = reader.load_tables()?;
+    let mut sum = |event: &Event, _: &Tables| {
+        match event {
+            Event::Sample(Sample {
+                wait: Some(wait), ..
+            }) => recorded_ns += wait.ns,
+            Event::Waits(waits) => counted_ns += waits.ns.iter().sum::<u64>(),
+            _ => {}
+        }
+        Ok(())
+    };
+    reader.replay(&tables, profiler_capture::TimeRange::ALL, &mut sum)?;
+    let lost = line_of(&ended.stderr, "lost: ")?;
+    loses(&setting, "kept.cap", &lost)?;
+    let told = setting
+        .run(&["report", "--format", "json", "kept.cap"])?
+        .success()?;
+    let report: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    let waits = &report["waits"];
+    let sleeps: u64 = (waits["threads"].as_array().into_iter().flatten())
+        .filter(|row| row["process"] == "sleep")
+        .filter_map(|row| row["exact"]["ns"].as_u64())
+        .sum();
+    assert!(sleeps > 1_900_000_000, "{}", waits["threads"]);
+    let said = waits["exact"]["recorded_percent"].as_f64();
+    let is = 100.0 * recorded_ns as f64 / counted_ns as f64;
+    assert!(
+        said.is_some_and(|said| (said - is).abs() < 0.5),
+        "{said:?}, {is}"
+    );
+    Ok(())
+}
+
+/// Calls whose end found no room on the disk are not said to go on, and how many there were is known all the same.
+#[test]
+fn calls_on_a_full_disk() -> Outcome {
+    let test = "e2e_errors::calls_on_a_full_disk";
+    let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let disk = setting.path("disk");
+    fs::create_dir(&disk)?;
+    let script = format!(
+        "mount -t tmpfs -o size=64k none {disk} || exit 9
+         {profiler} record --no-samples --budget off --trace 'thread_*' -o {disk}/x.cap -- {program} 5000
+         status=$?
+         cp {disk}/x.cap kept.cap
+         exit $status",
+        disk = disk.display(),
+        program = program.display(),
+        profiler = setting.profiler_path().display()
+    );
+    let ended = among_own_mounts(&setting, &script)?.expect_status(1)?;
+    let said = line_of(&ended.stderr, "lost: ")?;
+    let are_records = said.contains("records of calls that could not be written");
+    assert!(are_records, "{}", ended.stderr);
+    let told = setting
+        .run(&["report", "--format", "json", "kept.cap"])?
+        .success()?;
+    let report: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    let functions = report["calls"]["functions"].as_array();
+    assert_eq!(functions.map(Vec::len), Some(2), "{}", report["calls"]);
+    for row in functions.into_iter().flatten() {
+        let number = |key: &str| row[key].as_u64().unwrap_or(0);
+        let all = match row["name"].as_str() {
+            Some("thread_outer") => 4 * 5000,
+            _ => 2 * 4 * 5000,
+        };
+        assert_eq!(number("calls_counted"), all, "{row}");
+        assert!(number("calls_seen") < all, "{row}");
+        assert_eq!(number("open"), 0, "{row}");
+    }
+    // What was open when there was no room any more.
+    let without_end = report["calls"]["summary"]["unrecorded"].as_u64();
+    assert!(
+        without_end.is_some_and(|calls| (1..=8).contains(&calls)),
+        "{}",
+        report["calls"]
+    );
     Ok(())
 }
 

@@ -363,6 +363,7 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         17 => LostReason::UnwrittenSamples,
         18 => LostReason::UnwrittenWaits,
         19 => LostReason::UnwrittenCalls,
+        20 => LostReason::UnwrittenCounts,
         _ => return None,
     })
 }

@@ -26,6 +26,7 @@ mod foreign;
 #[cfg(test)]
 mod hostile;
 mod item;
+mod kept;
 mod limit;
 mod merge;
 mod new_file;
@@ -38,6 +39,7 @@ mod samples;
 mod sections;
 mod shared;
 mod summary;
+mod tally;
 mod translate;
 mod untold;
 mod value;

@@ -2,7 +2,8 @@
 //!
 //! A block that can't be written in full is taken back (the file is cut to the last whole block), so that what is
 //! there always reads. A capture that is made of others gets its name when it is complete, a recording's with the
-//! first block: whoever kills it finds what it had.
+//! first block: whoever kills it finds what it had. A recording holds room on the disk behind what is written, so that its end has a place
+//! where the disk is full.
 //!
 //! What does not belong here: names and older files (`new_file`).
 
@@ -45,6 +46,11 @@ pub(super) struct IndexEntry {
 /// Most epochs that an index holds; a longer file is read without one.
 pub(super) const MAX_INDEX: usize = 1 << 16;
 
+/// What is held back for the end, if the disk has more than four times as much.
+const RESERVE_BYTES: u64 = 256 << 10;
+/// Less is of no use.
+const LEAST_RESERVE_BYTES: u64 = 4 << 10;
+
 /// A capture file that blocks are appended to.
 pub(super) struct Output {
     pub(super) path: PathBuf,
@@ -60,6 +66,10 @@ pub(super) struct Output {
     stored: Vec<u8>,
     /// Bytes of a block that could not be taken back lie behind `len`.
     torn: bool,
+    /// Bytes that are held back behind each block; 0: none are, or the disk can't.
+    reserve: u64,
+    /// Up to where the disk holds room for the file.
+    held: u64,
     /// Unpacked bytes of all blocks.
     pub(super) raw_bytes: u64,
 }
@@ -103,10 +113,119 @@ impl Output {
             compressor,
             stored: Vec::new(),
             torn: false,
+            reserve: 0,
+            held: 0,
             raw_bytes: 0,
         };
         output.append(&header.encode())?;
         Ok(output)
+    }
+
+    /// Holds room back for the end, from now on. Where there is little it is a part of that.
+    pub(super) fn hold_back(&mut self) {
+        let mut reserve = RESERVE_BYTES.min(self.room() / 4);
+        while reserve >= LEAST_RESERVE_BYTES {
+            self.reserve = reserve;
+            if self.hold(0).is_ok() {
+                return;
+            }
+            // A quota, which is not told of.
+            reserve /= 4;
+        }
+        self.reserve = 0;
+    }
+
+    /// Has the disk hold room for so many more bytes and what is held back.
+    fn hold(&mut self, more: u64) -> Result<(), CaptureError> {
+        match self.reserve {
+            0 => Ok(()),
+            reserve => self.hold_up_to(self.len + more + reserve),
+        }
+    }
+
+    fn hold_up_to(&mut self, end: u64) -> Result<(), CaptureError> {
+        if end <= self.held {
+            return Ok(());
+        }
+        let from = self.held.max(self.len);
+        let how = rustix::fs::FallocateFlags::KEEP_SIZE;
+        let file = self.file.file();
+        match rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, how, from, end - from)) {
+            Ok(()) => {
+                self.held = end;
+                Ok(())
+            }
+            Err(error) => {
+                let error = self.error(error.into());
+                match error.is_full() {
+                    true => Err(error),
+                    // This file system has no such thing.
+                    false => {
+                        (self.reserve, self.held) = (0, 0);
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends blocks into the room that is held back, all of them or none; whether there was room for them, besides so much and
+    /// the end of the file.
+    pub(super) fn last_blocks(
+        &mut self,
+        payloads: &[Payload<'_>],
+        besides: u64,
+    ) -> Result<bool, CaptureError> {
+        self.publish()?;
+        let mut blocks = std::mem::take(&mut self.stored);
+        blocks.clear();
+        let headers: Vec<BlockHeader> = (0..)
+            .zip(payloads)
+            .map(|(ahead, payload)| self.pack(payload, ahead, &mut blocks))
+            .collect();
+        let written = self.append_last(&blocks, besides);
+        self.stored = blocks;
+        if !written? {
+            return Ok(false);
+        }
+        let stored = |header: &BlockHeader| HEADER_BYTES as u64 + u64::from(header.stored_bytes);
+        let mut offset = self.len - headers.iter().map(stored).sum::<u64>();
+        for header in &headers {
+            self.note(header, offset);
+            offset += stored(header);
+        }
+        Ok(true)
+    }
+
+    fn append_last(&mut self, bytes: &[u8], besides: u64) -> Result<bool, CaptureError> {
+        self.heal()?;
+        let besides = besides + LEAST_RESERVE_BYTES / 2 + self.index.len() as u64 * 40;
+        let end = self.len + bytes.len() as u64 + besides;
+        let has_room = match self.reserve {
+            0 => self.len.saturating_add(self.room()) >= end,
+            _ => match self.hold_up_to(end) {
+                Err(error) if error.is_full() => false,
+                held => held.map(|()| true)?,
+            },
+        };
+        if has_room {
+            self.append_held(bytes)?;
+        }
+        Ok(has_room)
+    }
+
+    /// Bytes that are held back and were not used.
+    pub(super) fn held_back(&self) -> u64 {
+        self.held.saturating_sub(self.len)
+    }
+
+    /// Gives the disk back what is held.
+    fn release(&mut self) {
+        self.reserve = 0;
+        if std::mem::take(&mut self.held) > self.len {
+            // What stays held belongs to the file, and goes with it.
+            let _ = self.file.file().set_len(self.len);
+        }
     }
 
     /// Gives the file its name now, unless it is to be complete first.
@@ -124,12 +243,23 @@ impl Output {
         // unless the kernel itself was stopped in the middle.
         let mut block = std::mem::take(&mut self.stored);
         block.clear();
-        block.resize(HEADER_BYTES, 0);
+        let header = self.pack(payload, 0, &mut block);
+        let written = self.append(&block);
+        self.stored = block;
+        written?;
+        self.note_last(&header);
+        Ok(())
+    }
+
+    /// Appends a block to bytes that are to be written, behind so many others.
+    fn pack(&mut self, payload: &Payload<'_>, ahead: u32, bytes: &mut Vec<u8>) -> BlockHeader {
+        let start = bytes.len();
+        let stored = start + HEADER_BYTES;
         let bound = zstd::zstd_safe::compress_bound(payload.bytes.len());
-        block.resize(HEADER_BYTES + bound, 0);
+        bytes.resize(stored + bound, 0);
         let packed = self
             .compressor
-            .compress_to_buffer(payload.bytes, &mut block[HEADER_BYTES..]);
+            .compress_to_buffer(payload.bytes, &mut bytes[stored..]);
         let mut codec = codec::PLAIN;
         // Packing that fails or does not pay leaves the payload as it is, and so does packing
         // that pays more than readers accept.
@@ -139,31 +269,27 @@ impl Output {
         });
         if let Some(len) = usable {
             codec = codec::ZSTD;
-            block.truncate(HEADER_BYTES + len);
+            bytes.truncate(stored + len);
         } else {
-            block.truncate(HEADER_BYTES);
-            block.extend_from_slice(payload.bytes);
+            bytes.truncate(stored);
+            bytes.extend_from_slice(payload.bytes);
         }
         let header = BlockHeader {
             kind: payload.kind,
             codec,
             version: VERSION,
             file_id: self.header.file_id,
-            sequence: self.sequence,
+            sequence: self.sequence.wrapping_add(ahead),
             epoch: payload.epoch,
             items: payload.items,
-            stored_bytes: (block.len() - HEADER_BYTES) as u32,
+            stored_bytes: (bytes.len() - stored) as u32,
             raw_bytes: payload.bytes.len() as u32,
             first_ns: payload.first_ns,
             last_ns: payload.last_ns,
-            payload_crc: crc32fast::hash(&block[HEADER_BYTES..]),
+            payload_crc: crc32fast::hash(&bytes[stored..]),
         };
-        block[..HEADER_BYTES].copy_from_slice(&header.encode());
-        let written = self.append(&block);
-        self.stored = block;
-        written?;
-        self.note(&header);
-        Ok(())
+        bytes[start..stored].copy_from_slice(&header.encode());
+        header
     }
 
     /// Appends a block of another file, packed as it is.
@@ -182,18 +308,23 @@ impl Output {
         let written = self.append(&block);
         self.stored = block;
         written?;
-        self.note(&header);
+        self.note_last(&header);
         Ok(())
     }
 
-    /// Keeps account of a block that was appended.
-    fn note(&mut self, header: &BlockHeader) {
+    /// Keeps account of the block that was appended last.
+    fn note_last(&mut self, header: &BlockHeader) {
+        let offset = self.len - HEADER_BYTES as u64 - u64::from(header.stored_bytes);
+        self.note(header, offset);
+    }
+
+    /// Keeps account of a block that was appended there.
+    fn note(&mut self, header: &BlockHeader, offset: u64) {
         self.sequence = self.sequence.wrapping_add(1);
         self.raw_bytes += u64::from(header.raw_bytes);
         if header.kind != kind::DEFINITIONS && header.kind != kind::EVENTS {
             return;
         }
-        let offset = self.len - HEADER_BYTES as u64 - u64::from(header.stored_bytes);
         let events = header.kind == kind::EVENTS;
         let same = |entry: &&mut IndexEntry| entry.epoch == header.epoch;
         let room = self.index.len() <= MAX_INDEX;
@@ -237,6 +368,8 @@ impl Output {
         put_item(&mut totals, 2, &[dropped]);
         items += 1;
         let (index_offset, sequence) = (self.len, self.sequence);
+        // What was held back is for this.
+        self.reserve = 0;
         let ended = self.end(&totals, items);
         if ended.is_err() {
             // All of it or nothing: it may be tried again.
@@ -244,6 +377,7 @@ impl Output {
             let _ = self.heal();
         }
         ended?;
+        self.release();
         match self.whole {
             true => self.file.publish_whole(),
             false => self.file.publish(),
@@ -298,10 +432,15 @@ impl Output {
         last.max().unwrap_or(0)
     }
 
-    /// How much more the disk takes; much, if it does not tell.
+    /// How much more the disk takes, and the file may; much, if it is not told.
     pub(super) fn room(&self) -> u64 {
         let stat = rustix::fs::fstatvfs(self.file.file());
-        stat.map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+        let free = stat.map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+        let may = limit
+            .current
+            .map_or(u64::MAX, |most| most.saturating_sub(self.len));
+        free.min(may)
     }
 
     /// Whether the file still has a name.
@@ -314,6 +453,11 @@ impl Output {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), CaptureError> {
         self.heal()?;
+        self.hold(bytes.len() as u64)?;
+        self.append_held(bytes)
+    }
+
+    fn append_held(&mut self, bytes: &[u8]) -> Result<(), CaptureError> {
         match self.file.file().write_all(bytes) {
             Ok(()) => {
                 self.len += bytes.len() as u64;
@@ -336,7 +480,8 @@ impl Output {
                 .set_len(self.len)
                 .and_then(|()| io::Seek::seek(&mut file, io::SeekFrom::Start(self.len)).map(drop));
             cut.map_err(|source| self.error(source))?;
-            self.torn = false;
+            // What was held behind is cut off as well.
+            (self.torn, self.held) = (false, 0);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! After a kill each of them still reads (and `profiler merge` joins them); the next recording into the same output
 //! goes on behind them, and removes them as they grow old or find no room. On a full disk the oldest give way to the
 //! newest. A [`Dump`] copies what this recording
-//! has there into one capture, block by block, without unpacking.
+//! has there into one capture, block by block, without unpacking; of the oldest part only what is not older than the limit.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -12,12 +12,17 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use profiler_model::{CallCount, Definition, Event, Timestamp};
+
 use super::block::*;
+use super::decode;
+use super::encode::{DefinitionEncoder, EventEncoder};
 use super::error::CaptureError;
-use super::item::{EventCounts, event};
+use super::item::event;
 use super::limit::Limit;
 use super::new_file::{Owner, failed, with_ending};
-use super::output::Output;
+use super::output::{Output, Payload};
+use super::tally::{Owners, Tally};
 use super::walk::{Unpacker, Walk};
 use super::writer::CreateOptions;
 
@@ -61,8 +66,7 @@ struct Part {
     path: PathBuf,
     len: u64,
     last_ns: u64,
-    /// Events by kind.
-    events: EventCounts,
+    tally: Tally,
 }
 
 impl Ring {
@@ -135,12 +139,12 @@ impl Ring {
     }
 
     /// Takes a part that is complete.
-    pub(super) fn keep(&mut self, output: &Output, events: EventCounts) {
+    pub(super) fn keep(&mut self, output: &Output, tally: Tally) {
         self.parts.push(Part {
             path: output.path.clone(),
             len: output.len,
             last_ns: output.last_ns(),
-            events,
+            tally,
         });
     }
 
@@ -244,7 +248,7 @@ impl Ring {
     pub(super) fn dump(
         &self,
         current: &Output,
-        events: EventCounts,
+        tally: &Tally,
         path: &Path,
         options: &CreateOptions,
     ) -> Result<Dump, CaptureError> {
@@ -256,21 +260,18 @@ impl Ring {
         let paths = self
             .parts
             .iter()
-            .map(|part| (&part.path, part.len, part.events));
+            .map(|part| (&part.path, part.len, &part.tally));
         let mut parts = Vec::new();
-        let mut total = [0; event::KINDS];
-        for (path, len, events) in paths.chain([(&current.path, current.len, events)]) {
+        for (path, len, tally) in paths.chain([(&current.path, current.len, tally)]) {
             // Open files outlive their names: a part may expire while it is copied.
             let file = File::open(path).map_err(|source| read_error(path, source))?;
-            parts.push((path.clone(), file, len));
-            for (total, count) in total.iter_mut().zip(events) {
-                *total += count;
-            }
+            parts.push((path.clone(), file, len, tally.clone()));
         }
+        let time = self.limit.time.map(|time| time.as_nanos() as u64);
         Ok(Dump {
             output,
             parts,
-            events: total,
+            from_ns: time.map_or(0, |time| current.last_ns().saturating_sub(time)),
             dropped: 0,
         })
     }
@@ -295,21 +296,27 @@ impl Drop for Ring {
 /// A copy of a ring that is to be written; see [`Writer::dump`](super::Writer::dump).
 pub struct Dump {
     output: Output,
-    /// Path, file, bytes of it that count.
-    parts: Vec<(PathBuf, File, u64)>,
-    /// Events of all parts by kind.
-    events: EventCounts,
+    /// Path, file, bytes of it that count, what is in it.
+    parts: Vec<(PathBuf, File, u64, Tally)>,
+    /// What was over by then is left out: a part goes when all of it is old.
+    from_ns: u64,
     dropped: u64,
 }
 
 impl Dump {
     /// Writes it. Returns the events by kind (as in [`Totals`](super::Totals)), the bytes of the
     /// file and those before packing.
-    pub fn run(mut self) -> Result<([u64; event::KINDS], u64, u64), CaptureError> {
+    pub fn run(self) -> Result<([u64; event::KINDS], u64, u64), CaptureError> {
+        let (tally, bytes, raw_bytes) = self.write()?;
+        Ok((tally.events, bytes, raw_bytes))
+    }
+
+    pub(super) fn write(mut self) -> Result<(Tally, u64, u64), CaptureError> {
         let mut unpacker = Unpacker::new()?;
-        let mut unused = Vec::new();
+        let mut payload = Vec::new();
         let mut stored = Vec::new();
-        for (path, file, len) in &self.parts {
+        let mut all = Tally::default();
+        for (path, file, len, tally) in &self.parts {
             let read_error = |source| read_error(path, source);
             let mut head = [0; FILE_HEADER_BYTES];
             file.read_exact_at(&mut head, 0).map_err(read_error)?;
@@ -318,23 +325,132 @@ impl Dump {
             };
             let start = FILE_HEADER_BYTES as u64;
             let mut walk = Walk::new(file, *len, header.file_id, start, Some(0), &mut unpacker);
-            while let Some(block) = walk.next(&mut unused, |_| false).map_err(read_error)? {
-                if matches!(block.header.kind, kind::DEFINITIONS | kind::EVENTS) {
+            // What is left of a part is counted anew.
+            let from = Timestamp(self.from_ns);
+            let is_cut = tally.begins_before(from);
+            let (mut owners, mut left) = (Owners::default(), Tally::default());
+            let is_wanted = |header: &BlockHeader| {
+                is_cut && matches!(header.kind, kind::DEFINITIONS | kind::EVENTS)
+            };
+            while let Some(block) = walk.next(&mut payload, is_wanted).map_err(read_error)? {
+                let header = &block.header;
+                if is_wanted(header) {
+                    let cut = cut(header, &payload, from, (&mut owners, &mut left));
+                    if let Some((items, bytes, [first_ns, last_ns])) = cut {
+                        self.output.block(&Payload {
+                            kind: header.kind,
+                            epoch: header.epoch,
+                            items,
+                            bytes: &bytes,
+                            first_ns,
+                            last_ns,
+                        })?;
+                    }
+                    continue;
+                }
+                if matches!(header.kind, kind::DEFINITIONS | kind::EVENTS) {
                     stored.resize(block.header.stored_bytes as usize, 0);
                     let at = block.offset + HEADER_BYTES as u64;
                     file.read_exact_at(&mut stored, at).map_err(read_error)?;
                     self.output.copy(block.header, &stored)?;
                 }
             }
+            all.follow(if is_cut { &left } else { tally });
         }
-        self.output.finish(&self.events, self.dropped)?;
-        Ok((self.events, self.output.len, self.output.raw_bytes))
+        self.output.finish(&all.events, self.dropped)?;
+        Ok((all, self.output.len, self.output.raw_bytes))
     }
 
     /// What the block of totals is to say of events that were not written.
     pub(super) fn set_dropped(&mut self, dropped: u64) {
         self.dropped = dropped;
     }
+}
+
+/// What is left of a block from that time on.
+fn cut(
+    header: &BlockHeader,
+    payload: &[u8],
+    from: Timestamp,
+    (owners, left): (&mut Owners, &mut Tally),
+) -> Option<(u32, Vec<u8>, [u64; 2])> {
+    if header.kind == kind::DEFINITIONS {
+        let mut kept = DefinitionEncoder::default();
+        decode::definitions(payload, &mut |mut definition| {
+            owners.define(&definition);
+            if let Definition::Session(session) = &mut definition {
+                session.started = session.started.max(from);
+            }
+            kept.push(&definition);
+        });
+        return Some((kept.items, kept.payload, [header.first_ns, header.last_ns]));
+    }
+    let mut kept = EventEncoder::default();
+    decode::events(payload, |mut event| {
+        if is_left(&mut event, from) {
+            owners.count(&event, left);
+            kept.push(&event);
+        }
+    });
+    (kept.items > 0).then_some((kept.items, kept.payload, [kept.first_ns, kept.last_ns]))
+}
+
+/// Whether something of an event is left from that time on, and what.
+fn is_left(event: &mut Event, from: Timestamp) -> bool {
+    // When in its time it was counted is not known.
+    let share = |sum: &mut u64, part: u64, whole: u64| {
+        let share = u128::from(*sum) * u128::from(part) / u128::from(whole.max(1));
+        *sum = u64::try_from(share).unwrap_or(u64::MAX);
+    };
+    match event {
+        Event::Sample(sample) => {
+            let Some(wait) = &mut sample.wait else {
+                return sample.at >= from;
+            };
+            let Some(part) = wait.within(sample.at, from, Timestamp(u64::MAX)) else {
+                return false;
+            };
+            if wait.ns > 0 {
+                share(&mut sample.weight, part.ns, wait.ns);
+            }
+            *wait = part;
+        }
+        Event::Waits(waits) if waits.from < from => {
+            let (part, all) = (waits.to.since(from), waits.to.since(waits.from));
+            let sums = waits.count.iter_mut().chain(&mut waits.ns);
+            for sum in sums.chain([&mut waits.runnable_ns]) {
+                share(sum, part, all);
+            }
+            waits.from = from;
+            return waits.to > from;
+        }
+        Event::CallCount(calls) if calls.from < from => {
+            let (part, all) = (calls.to.since(from), calls.to.since(calls.from));
+            let CallCount {
+                entries,
+                exits,
+                lost,
+                left_out,
+                ..
+            } = calls;
+            for sum in [entries, exits, lost, left_out] {
+                share(sum, part, all);
+            }
+            calls.from = from;
+            return calls.to > from;
+        }
+        Event::Gap(gap) => {
+            gap.from = gap.from.max(from);
+            return gap.to > from;
+        }
+        Event::Clock(clock) if clock.monotonic < from => {
+            let ahead = from.since(clock.monotonic);
+            clock.realtime_ns = clock.realtime_ns.saturating_add(ahead);
+            clock.monotonic = from;
+        }
+        event => return event.at() >= from,
+    }
+    true
 }
 
 fn read_error(path: &Path, source: std::io::Error) -> CaptureError {
@@ -386,5 +502,58 @@ fn remove(path: &Path) -> Result<(), CaptureError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(path, error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profiler_model::*;
+
+    #[test]
+    fn what_is_left_is_what_lies_behind() {
+        let from = Timestamp(100);
+        let wait = |at, ns| {
+            let wait = Wait {
+                ns,
+                runnable_ns: 4,
+                state: WaitState::Sleeping,
+                waker: None,
+                count: 2,
+                open: false,
+            };
+            let (thread, source) = (ThreadId::from_index(0), SourceId::from_index(0));
+            Event::Sample(Sample {
+                wait: Some(wait),
+                ..Sample::new(Timestamp(at), thread, Cpu(0), source, 2 * ns)
+            })
+        };
+        let waits = |from, to, ns| {
+            Event::Waits(Waits {
+                thread: ThreadId::from_index(0),
+                from: Timestamp(from),
+                to: Timestamp(to),
+                count: [0; 4],
+                ns: [0, ns, 0, 0],
+                runnable_ns: 0,
+            })
+        };
+        let clock = |at, realtime_ns| {
+            Event::Clock(Clock {
+                monotonic: Timestamp(at),
+                realtime_ns,
+            })
+        };
+        for (mut event, left) in [
+            (wait(130, 20), Some(wait(130, 20))),
+            (wait(130, 60), Some(wait(130, 30))),
+            (wait(100, 20), None),
+            (waits(90, 110, 20), Some(waits(100, 110, 10))),
+            (waits(80, 100, 20), None),
+            (clock(70, 1_000), Some(clock(100, 1_030))),
+        ] {
+            let is = is_left(&mut event, from).then_some(event);
+            assert_eq!(is, left);
+        }
     }
 }

@@ -48,7 +48,7 @@ pub struct Summary {
     pub calls: CallSummary,
     /// What was lost by reason; estimates included.
     pub lost: BTreeMap<LostReason, u64>,
-    /// Times in which calls were not recorded, by reason: how many, nanoseconds.
+    /// Times in which calls were not recorded, by reason: how many, and for how many nanoseconds there was any.
     pub gaps: BTreeMap<GapReason, (u64, u64)>,
     /// Processes, and those of them with samples.
     pub processes: (u64, u64),
@@ -225,6 +225,7 @@ impl Reader {
         let is_named = |stack: Option<StackId>| {
             stack.is_none_or(|stack| named.get(stack.index()).copied().unwrap_or(false))
         };
+        let mut gaps: BTreeMap<GapReason, Spans> = BTreeMap::new();
         // Waits that the kernel would have counted when they ended.
         let mut open: u64 = 0;
         let stats = self.replay(&tables, TimeRange::ALL, &mut |event, _| {
@@ -279,9 +280,10 @@ impl Reader {
                 Event::Throw(_) => "throw",
                 Event::CallCount(_) => "call count",
                 Event::Gap(gap) => {
+                    let spans = gaps.entry(gap.reason).or_default();
+                    spans.add(gap.from, gap.to);
                     let (count, ns) = summary.gaps.entry(gap.reason).or_default();
-                    *count += 1;
-                    *ns = ns.saturating_add(gap.to.since(gap.from));
+                    (*count, *ns) = (*count + 1, spans.ns());
                     "gap"
                 }
                 Event::Waits(waits) => {

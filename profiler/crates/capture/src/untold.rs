@@ -91,6 +91,7 @@ pub(super) fn unwritten(event: &Event) -> LostReason {
         Event::Sample(sample) if sample.wait.is_some() => LostReason::UnwrittenWaits,
         Event::Sample(_) => LostReason::UnwrittenSamples,
         Event::Call(_) | Event::Throw(_) => LostReason::UnwrittenCalls,
+        Event::Waits(_) => LostReason::UnwrittenCounts,
         _ => LostReason::Unwritten,
     }
 }

@@ -6,8 +6,8 @@
 //! them. A process that is killed loses what is not in the file yet: less than a second.
 //!
 //! When the file can't be written, the error is returned once, events are dropped and counted, and
-//! definitions are kept for when writing works again; what was written stays readable. Where the disk is full, a ring
-//! removes its oldest parts first.
+//! definitions are kept for when writing works again; what was written stays readable. So are counts of waits and calls, and the waits that
+//! go on (`kept`), which the end of the file has room for that is held back. Where the disk is full, a ring removes its oldest parts first.
 //!
 //! What does not belong here: when to start a new epoch (the resolver does, asked by
 //! [`Writer::wants_new_epoch`]), threads and queues (pipeline).
@@ -18,13 +18,16 @@ use std::time::{Duration, Instant};
 use profiler_model::*;
 
 use super::block::kind;
+use super::decode;
 use super::encode::{DefinitionEncoder, EventEncoder};
 use super::error::CaptureError;
-use super::item::{EventCounts, event};
+use super::item::event;
+use super::kept::{self, Kept, Names};
 use super::limit::Limit;
 use super::new_file::{self, Existing, Owner};
 use super::output::{self, Output, Payload};
 use super::ring::{Dump, Ring};
+use super::tally::{Owners, Tally};
 use super::untold::{Untold, unwritten};
 
 /// A block is written when its payload has reached this. Larger ones hardly pack better.
@@ -95,6 +98,10 @@ pub struct Totals {
     pub dropped: u64,
     /// How user stacks of the samples in the file end.
     pub stacks: StackEnds,
+    /// Processes with samples or calls in the file.
+    pub processes: u64,
+    /// From the first sample or call in the file to the last event, in nanoseconds.
+    pub length_ns: u64,
     /// Events that could not be written, by reason.
     pub unwritten: Vec<(LostReason, u64)>,
     /// Files finished or begun.
@@ -113,14 +120,17 @@ pub struct Writer {
     ring: Option<Ring>,
     definitions: DefinitionEncoder,
     events: EventEncoder,
-    /// Kinds of the events that are encoded and not yet written.
-    pending: EventCounts,
-    pending_stacks: StackEnds,
+    /// What is encoded and not yet written.
+    pending: Tally,
+    owners: Owners,
     /// What is to be told if they can't be.
     pending_untold: Untold,
+    /// What could not be written, and is for the end.
+    kept: Kept,
     totals: Totals,
-    /// Totals when the current file was begun.
-    file_events: EventCounts,
+    /// What is in the current file, and in those before it.
+    file: Tally,
+    before: Tally,
     /// Number of the current file, if they are numbered, and the first one.
     number: u32,
     first: PathBuf,
@@ -161,6 +171,15 @@ struct Trouble {
     untold: Untold,
 }
 
+impl Totals {
+    fn take(&mut self, tally: &Tally) {
+        self.events = tally.read_events();
+        self.stacks = tally.stacks();
+        self.processes = tally.processes();
+        self.length_ns = tally.length_ns();
+    }
+}
+
 impl CreateOptions {
     fn check(&self) -> Result<(), CaptureError> {
         if self.ring.is_some() && self.rotate.is_some() {
@@ -197,7 +216,7 @@ impl Writer {
     pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
         options.check()?;
         let mut number = 1;
-        let (ring, output) = if let Some(limit) = options.ring {
+        let (ring, mut output) = if let Some(limit) = options.ring {
             new_file::check(path, options.existing, options.owner)?;
             let mut ring = Ring::create(path, limit, options.owner)?;
             let first = Output::create(&ring.next_path(), Existing::Refuse, &options)?;
@@ -207,6 +226,9 @@ impl Writer {
         } else {
             (None, Output::create(path, options.existing, &options)?)
         };
+        if ring.is_none() && !options.whole {
+            output.hold_back();
+        }
         let is_scarce = output.room() < SCARCE_BYTES;
         let first = output.path.clone();
         Ok(Writer {
@@ -216,14 +238,16 @@ impl Writer {
             ring,
             definitions: DefinitionEncoder::default(),
             events: EventEncoder::default(),
-            pending: [0; event::KINDS],
-            pending_stacks: StackEnds::default(),
+            pending: Tally::default(),
+            owners: Owners::default(),
             pending_untold: Untold::default(),
+            kept: Kept::default(),
             totals: Totals {
                 files: 1,
                 ..Totals::default()
             },
-            file_events: [0; event::KINDS],
+            file: Tally::default(),
+            before: Tally::default(),
             number,
             first,
             epoch: None,
@@ -253,6 +277,7 @@ impl Writer {
             if self.is_broken() {
                 break;
             }
+            self.owners.define(definition);
             match definition {
                 Definition::Session(session) if session.started < self.began => {
                     let session = Session {
@@ -316,7 +341,14 @@ impl Writer {
         let age_ns = self
             .last_ns
             .saturating_sub(epoch.first_ns.unwrap_or(self.last_ns));
-        if epoch.broken || raw >= EPOCH_BYTES || age_ns >= EPOCH_NS {
+        if epoch.broken {
+            return true;
+        }
+        if self.trouble.since.is_some() && self.ring.is_none() {
+            // What is kept for the end is of this one.
+            return false;
+        }
+        if raw >= EPOCH_BYTES || age_ns >= EPOCH_NS {
             return true;
         }
         let Some(limit) = self.options.ring else {
@@ -336,10 +368,18 @@ impl Writer {
         self.options.ring.is_some() || self.options.rotate.is_some()
     }
 
+    /// Bytes of all files written so far.
+    pub fn bytes(&self) -> u64 {
+        self.totals.bytes + self.output.len
+    }
+
     /// What has been done so far.
     pub fn totals(&self) -> Totals {
+        let mut all = self.before.clone();
+        all.follow(&self.file);
         let mut totals = self.totals.clone();
-        totals.bytes += self.output.len;
+        totals.take(&all);
+        totals.bytes = self.bytes();
         totals.raw_bytes += self.output.raw_bytes;
         totals.crowded_out = self.ring.as_ref().map_or(0, Ring::crowded_out);
         if self.options.rotate.is_some() {
@@ -364,9 +404,8 @@ impl Writer {
     pub fn dump(&mut self, path: &Path) -> Result<Dump, CaptureError> {
         self.flush(true)?;
         self.output.publish()?;
-        let current = self.file_events();
         match &mut self.ring {
-            Some(ring) => ring.dump(&self.output, current, path, &self.options),
+            Some(ring) => ring.dump(&self.output, &self.file, path, &self.options),
             None => {
                 let what = "only a recording with --ring can be written out while it runs";
                 Err(CaptureError::Options(what.to_owned()))
@@ -380,7 +419,7 @@ impl Writer {
         let flushed = self.flush(true);
         if self.trouble.since.is_some() {
             // What waits and can't be written is lost, and said to be.
-            self.give_up_pending();
+            self.give_up_pending(0);
             // That takes less room than what did not fit.
             let _ = self.flush(true);
         }
@@ -395,13 +434,13 @@ impl Writer {
         self.output.publish()?;
         // The ring is what the recording was for: it is written out even if its last part has
         // trouble, and if it can't be, its parts stay.
-        let dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options);
+        let dump = ring.dump(&self.output, &self.file, &self.path, &self.options);
         let dropped = self.totals.dropped;
         let written = dump.and_then(|mut dump| {
             dump.set_dropped(dropped);
-            dump.run()
+            dump.write()
         });
-        let (events, bytes, raw_bytes) = written.map_err(|error| ring.stays(error))?;
+        let (kept, bytes, raw_bytes) = written.map_err(|error| ring.stays(error))?;
         let crowded_out = ring.crowded_out();
         ring.remove(&self.output.path)?;
         match flushed {
@@ -409,15 +448,16 @@ impl Writer {
             Err(CaptureError::Write { .. }) if dropped > 0 => {}
             flushed => flushed?,
         }
-        Ok(Totals {
-            events,
+        let mut totals = Totals {
             bytes,
             raw_bytes,
             files: 1,
             crowded_out,
             unwritten: self.unwritten.missing().collect(),
             ..self.totals
-        })
+        };
+        totals.take(&kept);
+        Ok(totals)
     }
 
     /// Whether definitions of this epoch are lost, so that its events would mean nothing.
@@ -452,7 +492,7 @@ impl Writer {
         if self.epoch.is_some() {
             result = self.flush(true);
             if self.trouble.since.is_some() {
-                self.give_up_pending();
+                self.give_up_pending(self.output.held_back() / 2);
             }
             // Where there is no room for events there is none for files.
             let next = self.ring.is_some() && self.trouble.since.is_none();
@@ -467,6 +507,7 @@ impl Writer {
         if let Some(ring) = &mut self.ring {
             ring.look(self.output.len);
         }
+        self.owners = Owners::default();
         self.epoch = Some(Epoch {
             number,
             first_ns: None,
@@ -492,38 +533,33 @@ impl Writer {
             }
             None => {
                 self.number = self.number.saturating_add(1);
-                next_numbered(&self.path, &mut self.number, &self.options)?
+                let mut next = next_numbered(&self.path, &mut self.number, &self.options)?;
+                next.hold_back();
+                next
             }
         };
         let mut result = self.finish_file();
-        let events = self.file_events();
         let done = std::mem::replace(&mut self.output, output);
-        self.file_events = self.totals.events;
+        let tally = std::mem::take(&mut self.file);
         self.began = Timestamp(self.last_ns);
         self.vanished = false;
         self.totals.bytes += done.len;
         self.totals.raw_bytes += done.raw_bytes;
         match &mut self.ring {
             Some(ring) => {
-                ring.keep(&done, events);
+                ring.keep(&done, tally);
                 result = result.and(ring.expire(self.output.len, self.last_ns));
             }
-            None => self.totals.files += 1,
+            None => {
+                self.before.follow(&tally);
+                self.totals.files += 1;
+            }
         }
         result
     }
 
-    /// Events written to the current file, by kind.
-    fn file_events(&self) -> EventCounts {
-        let mut events = self.totals.events;
-        for (count, before) in events.iter_mut().zip(&self.file_events) {
-            *count -= before;
-        }
-        events
-    }
-
     fn finish_file(&mut self) -> Result<(), CaptureError> {
-        let (events, dropped) = (self.file_events(), self.totals.dropped);
+        let (events, dropped) = (self.file.events, self.totals.dropped);
         let finished = self.output.finish(&events, dropped);
         let is_full = finished.as_ref().is_err_and(CaptureError::is_full);
         let ring = self.ring.as_mut().filter(|_| is_full);
@@ -535,10 +571,9 @@ impl Writer {
 
     fn push_event(&mut self, event: &Event) {
         self.events.push(event);
-        self.pending[kind_index(event)] += 1;
-        self.pending_untold.note(event, unwritten(event));
-        if let Event::Sample(sample) = event {
-            self.pending_stacks.count(sample.user_end);
+        self.owners.count(event, &mut self.pending);
+        if !Kept::is_kind(event) {
+            self.pending_untold.note(event, unwritten(event));
         }
         self.last_ns = self.last_ns.max(event.at().0);
     }
@@ -574,11 +609,8 @@ impl Writer {
         if told {
             self.trouble = Trouble::default();
         }
-        for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
-            *total += std::mem::take(pending);
-        }
-        let stacks = std::mem::take(&mut self.pending_stacks);
-        self.totals.stacks.add_all(&stacks);
+        self.file.add(&std::mem::take(&mut self.pending));
+        self.owners.turn();
         self.pending_untold = Untold::default();
         self.events.clear();
         let expired = match &mut self.ring {
@@ -621,7 +653,7 @@ impl Writer {
                 result = result.and(ring.expire(self.output.len, self.last_ns));
             }
         } else if self.definitions.payload.len() >= MAX_WAITING_BYTES {
-            self.give_up_pending();
+            self.give_up_pending(self.output.held_back() / 2);
         }
         result
     }
@@ -641,12 +673,15 @@ impl Writer {
         }
     }
 
-    /// Adds events that say what is missing, if anything is.
+    /// Adds what was kept, and events that say what is missing, if anything is.
     fn tell_of_drops(&mut self) -> bool {
         let mut told = false;
+        let mut kept = self.kept.take_all();
+        kept.sort_by_key(Event::at);
+        kept.iter().for_each(|event| self.push_event(event));
         for lost in self.trouble.untold.events() {
             self.events.push(&lost);
-            self.pending[kind_index(&lost)] += 1;
+            self.pending.event(&lost);
             told = true;
         }
         told
@@ -655,18 +690,25 @@ impl Writer {
     fn drop_events(&mut self, events: &[Event]) {
         let mut untold = Untold::default();
         for event in events {
-            untold.note(event, unwritten(event));
+            if self.is_broken() || !self.kept.take(event) {
+                untold.note(event, unwritten(event));
+            }
             self.last_ns = self.last_ns.max(event.at().0);
         }
         self.lack(untold);
     }
 
-    /// Drops the events that are encoded and could not be written.
+    /// Drops the events that are encoded and could not be written, but for what is kept.
     fn give_up_events(&mut self) {
-        let untold = std::mem::take(&mut self.pending_untold);
+        let mut untold = std::mem::take(&mut self.pending_untold);
+        decode::events(&self.events.payload, |event| {
+            if Kept::is_kind(&event) && !self.kept.take(&event) {
+                untold.note(&event, unwritten(&event));
+            }
+        });
         self.lack(untold);
-        self.pending_stacks = StackEnds::default();
-        self.pending = [0; event::KINDS];
+        self.pending = Tally::default();
+        self.owners.turn();
         self.events.clear();
     }
 
@@ -679,9 +721,11 @@ impl Writer {
         self.trouble.untold.append(&mut untold);
     }
 
-    /// Drops all that waits; the epoch means nothing without its definitions.
-    fn give_up_pending(&mut self) {
+    /// Drops all that waits; the epoch means nothing without its definitions. What is kept goes into the room that is held back,
+    /// besides so much of it.
+    fn give_up_pending(&mut self, besides: u64) {
         self.give_up_events();
+        self.write_kept(besides);
         if self.definitions.items > 0 {
             self.definitions.clear();
             if let Some(epoch) = &mut self.epoch {
@@ -689,6 +733,92 @@ impl Writer {
             }
         }
     }
+
+    /// Writes what is kept, with what is needed to read it; as much as there is room for. The rest is missing.
+    fn write_kept(&mut self, besides: u64) {
+        let kept = self.kept.take_all();
+        let mut definitions = Vec::new();
+        decode::definitions(&self.definitions.payload, &mut |one| definitions.push(one));
+        let mut names = Names::All;
+        let mut count = kept.len();
+        loop {
+            let (events, rest) = kept.split_at(count);
+            let missing = untold(rest);
+            match self.write_last(&definitions, names, events, &missing, besides) {
+                Ok(true) => {
+                    self.lack(missing);
+                    self.trouble.untold = Untold::default();
+                    return;
+                }
+                Ok(false) => match names.fewer() {
+                    Some(fewer) => names = fewer,
+                    None if count > 0 => count /= 2,
+                    None => break,
+                },
+                Err(_) => break,
+            }
+        }
+        self.lack(untold(&kept));
+    }
+
+    /// Writes these events into the room that is held back, and what is missing with these; whether there was room.
+    fn write_last(
+        &mut self,
+        definitions: &[Definition],
+        names: Names,
+        events: &[Event],
+        missing: &Untold,
+        besides: u64,
+    ) -> Result<bool, CaptureError> {
+        let mut first = DefinitionEncoder::default();
+        let needed = kept::needed(definitions, events, names);
+        for (definition, _) in definitions.iter().zip(needed).filter(|(_, needed)| *needed) {
+            first.push(definition);
+        }
+        let mut untold = self.trouble.untold.clone();
+        untold.append(&mut missing.clone());
+        let mut events = events.to_vec();
+        events.sort_by_key(Event::at);
+        events.extend(untold.events());
+        let mut then = EventEncoder::default();
+        events.iter().for_each(|event| then.push(event));
+        let epoch = self.epoch.map_or(0, |epoch| epoch.number);
+        let of_events = Payload {
+            kind: kind::EVENTS,
+            epoch,
+            items: then.items,
+            bytes: &then.payload,
+            first_ns: then.first_ns,
+            last_ns: then.last_ns,
+        };
+        let of_definitions = Payload {
+            kind: kind::DEFINITIONS,
+            epoch,
+            items: first.items,
+            bytes: &first.payload,
+            first_ns: self.last_ns,
+            last_ns: self.last_ns,
+        };
+        let mut payloads = vec![of_definitions, of_events];
+        payloads.retain(|payload| payload.items > 0);
+        let written = self.output.last_blocks(&payloads, besides)?;
+        if written {
+            for event in &events {
+                self.owners.count(event, &mut self.file);
+            }
+            self.owners.turn();
+        }
+        Ok(written)
+    }
+}
+
+/// These can't be written.
+fn untold(events: &[Event]) -> Untold {
+    let mut untold = Untold::default();
+    for event in events {
+        untold.note(event, unwritten(event));
+    }
+    untold
 }
 
 /// Whether an epoch of so many bytes, so many of them definitions, is what a ring with so much room expires at once.
@@ -710,22 +840,6 @@ fn append(
     match ring.is_some_and(|ring| ring.make_room(payload.bytes.len() as u64)) {
         true => output.block(payload),
         false => written,
-    }
-}
-
-/// Index of an event's kind in tables of counts.
-fn kind_index(event: &Event) -> usize {
-    match event {
-        Event::Sample(_) => 0,
-        Event::Process(_) => 1,
-        Event::Mark(_) => 2,
-        Event::Clock(_) => 3,
-        Event::Lost(_) => 4,
-        Event::Call(_) => 5,
-        Event::Throw(_) => 6,
-        Event::CallCount(_) => 7,
-        Event::Gap(_) => 8,
-        Event::Waits(_) => 9,
     }
 }
 

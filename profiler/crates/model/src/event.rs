@@ -582,6 +582,8 @@ pub enum LostReason {
     UnwrittenWaits = 18,
     /// A record of a call.
     UnwrittenCalls = 19,
+    /// The kernel's count of the waits of a thread.
+    UnwrittenCounts = 20,
 }
 
 /// What was lost.
@@ -602,6 +604,18 @@ pub enum LostKind {
 }
 
 impl LostReason {
+    /// Whether the capture could not be written.
+    pub const fn is_unwritten(self) -> bool {
+        matches!(
+            self,
+            LostReason::Unwritten
+                | LostReason::UnwrittenSamples
+                | LostReason::UnwrittenWaits
+                | LostReason::UnwrittenCalls
+                | LostReason::UnwrittenCounts
+        )
+    }
+
     /// What is missing for this reason.
     pub const fn kind(self) -> LostKind {
         match self {
@@ -618,7 +632,8 @@ impl LostReason {
             LostReason::Late
             | LostReason::SlowOutput
             | LostReason::BadRecord
-            | LostReason::Unwritten => LostKind::Events,
+            | LostReason::Unwritten
+            | LostReason::UnwrittenCounts => LostKind::Events,
             LostReason::CallRingFull | LostReason::TooMany | LostReason::UnwrittenCalls => {
                 LostKind::Calls
             }

@@ -65,7 +65,8 @@ words! {
         Unwritten: "unwritten", "other events that could not be written";
         UnwrittenSamples: "unwritten_samples", "samples that could not be written";
         UnwrittenWaits: "unwritten_waits", "waits that could not be written";
-        UnwrittenCalls: "unwritten_calls", "calls that could not be written";
+        UnwrittenCalls: "unwritten_calls", "records of calls that could not be written";
+        UnwrittenCounts: "unwritten_counts", "counts of a thread's waits that could not be written";
     }
     GapReason {
         NotYetAttached: "not_yet_attached", "not watched until probes were attached";

@@ -54,6 +54,8 @@ pub struct NamelessSamples {
     pub unnamed: u64,
     /// Those of them where names were looked for and not found in time.
     pub given_up: u64,
+    /// Those of them of which a capture does not say what became of their names.
+    pub not_said: u64,
     /// Those of them whose file is damaged, or of no known format.
     pub damaged: u64,
     /// Those of them whose file could not be opened.
@@ -112,6 +114,7 @@ impl Nameless {
                     Some(Symbol::Unknown(UnknownReason::BadFile)) => sums.damaged += samples,
                     Some(Symbol::Unknown(UnknownReason::TooLarge)) => sums.too_large += samples,
                     Some(Symbol::Unknown(UnknownReason::NoFile)) => sums.gone += samples,
+                    None => sums.not_said += samples,
                     _ => {}
                 }
             }

@@ -479,7 +479,7 @@ impl Tracer {
         let mut summary = TraceSummary {
             functions: probes.calls().count(),
             stepped_down: self.budget.stepped_down(),
-            unwatched: self.unwatched,
+            unwatched: self.unwatched.clone(),
             ..TraceSummary::default()
         };
         for state in probes.calls() {

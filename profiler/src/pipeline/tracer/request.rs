@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::PathFilter;
 use profiler_model::raw::RawEvent;
-use profiler_model::{GapReason, Pid, Timestamp};
+use profiler_model::{GapReason, Pid, Spans, Timestamp};
 use profiler_trace::pattern::Selection;
 use profiler_trace::place::{ProbeAt, Returns};
 
@@ -69,12 +69,12 @@ impl TraceSummary {
 }
 
 /// Times in which programs ran before probes were attached to what they had loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unwatched {
     /// How many.
     pub gaps: u64,
-    /// How long they lasted together.
-    pub ns: u64,
+    /// When there was any: several programs have theirs at the same time.
+    pub spans: Spans,
     /// The longest of them.
     pub longest_ns: u64,
 }
@@ -84,7 +84,7 @@ impl Unwatched {
     pub(super) fn gap(&mut self, at: Timestamp, since: Timestamp, pid: Pid) -> RawEvent {
         let ns = at.since(since);
         self.gaps += 1;
-        self.ns = self.ns.saturating_add(ns);
+        self.spans.add(since, at);
         self.longest_ns = self.longest_ns.max(ns);
         super::gap(at, since, None, Some(pid), GapReason::NotYetAttached)
     }

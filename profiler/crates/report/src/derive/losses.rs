@@ -58,13 +58,8 @@ impl Losses {
 
     /// How many events could not be written, of any kind.
     pub fn unwritten(&self) -> u64 {
-        let reasons = [
-            LostReason::Unwritten,
-            LostReason::UnwrittenSamples,
-            LostReason::UnwrittenWaits,
-            LostReason::UnwrittenCalls,
-        ];
-        let counts = reasons.iter().map(|reason| self.of(*reason));
+        let counts = self.iter().filter(|(reason, _)| reason.is_unwritten());
+        let counts = counts.map(|(_, count)| count);
         counts.fold(0, u64::saturating_add)
     }
 

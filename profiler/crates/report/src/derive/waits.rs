@@ -93,12 +93,24 @@ impl WaitTotals {
     }
 }
 
+/// How much of what the kernel counted of a thread was recorded, wait by wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recorded {
+    /// Within times whose counts are taken.
+    ns: u64,
+    /// Since the last count.
+    since_ns: u64,
+    /// The end of the last count, and whether it is taken.
+    last: (Timestamp, bool),
+}
+
 /// What is known of waits besides their stacks.
 #[derive(Clone, Debug, Default)]
 pub struct WaitTable {
     wakers: FxHashMap<(Key, EndedBy), WakerSums>,
     run_queue: FxHashMap<ThreadId, Latency>,
     totals: FxHashMap<ThreadId, WaitTotals>,
+    recorded: FxHashMap<ThreadId, Recorded>,
     /// Waits that had not ended, which the kernel counts when they do; by their state.
     open: FxHashMap<ThreadId, [u64; 4]>,
 }
@@ -128,8 +140,26 @@ impl WaitTable {
         run_queue.record_many(wait.runnable_ns, wait.count.into());
     }
 
-    /// Takes the kernel's totals.
-    pub fn totals(&mut self, waits: &Waits) {
+    /// Takes note of a wait that was recorded, all of it, whatever is looked at.
+    pub fn recorded(&mut self, sample: &Sample, wait: &Wait) {
+        let of = self.recorded.entry(sample.thread).or_default();
+        let sum = match of.last {
+            (to, true) if sample.at <= to => &mut of.ns,
+            (to, false) if sample.at <= to => return,
+            _ => &mut of.since_ns,
+        };
+        *sum = sum.saturating_add(wait.ns);
+    }
+
+    /// Takes the kernel's totals of a thread since the last ones, or passes over them if they are not of what is looked at.
+    pub fn totals(&mut self, waits: &Waits, is_taken: bool) {
+        let recorded = self.recorded.entry(waits.thread).or_default();
+        let since_ns = std::mem::take(&mut recorded.since_ns);
+        recorded.last = (waits.to, is_taken);
+        if !is_taken {
+            return;
+        }
+        recorded.ns = recorded.ns.saturating_add(since_ns);
         let totals = self.totals.entry(waits.thread).or_default();
         totals.add(&waits.count, &waits.ns, waits.runnable_ns);
     }
@@ -151,6 +181,11 @@ impl WaitTable {
             totals.add(open, &[0; 4], 0);
         }
         Some(totals)
+    }
+
+    /// How long the waits were that were recorded in the times that the kernel's counts of a thread are of.
+    pub fn recorded_of(&self, thread: ThreadId) -> u64 {
+        self.recorded.get(&thread).map_or(0, |of| of.ns)
     }
 
     /// Threads that the kernel counted, in order.
@@ -253,16 +288,53 @@ mod tests {
         table.sample(&sample(open), &Tables::default());
         let thread = ThreadId::from_index(0);
         assert_eq!(table.totals_of(thread), None);
-        table.totals(&Waits {
+        let counted = Waits {
             thread,
             from: Timestamp(0),
             to: Timestamp(1_000),
             count: [0, 2, 0, 0],
             ns: [0, 400, 0, 0],
             runnable_ns: 7,
-        });
+        };
+        table.totals(&counted, true);
         let totals = table.totals_of(thread).unwrap();
         assert_eq!((totals.all_count(), totals.all_ns()), (3, 400));
+    }
+
+    #[test]
+    fn what_was_recorded_is_compared_with_the_counts_of_its_time() {
+        let mut table = WaitTable::default();
+        let thread = ThreadId::from_index(0);
+        let wait = |table: &mut WaitTable, at| {
+            let sample = Sample {
+                at: Timestamp(at),
+                ..sample(WAIT)
+            };
+            table.recorded(&sample, &WAIT);
+        };
+        let count = |table: &mut WaitTable, to, is_taken| {
+            let counted = Waits {
+                thread,
+                from: Timestamp(to - 500),
+                to: Timestamp(to),
+                count: [0, 4, 0, 0],
+                ns: [0, 400, 0, 0],
+                runnable_ns: 0,
+            };
+            table.totals(&counted, is_taken);
+        };
+        wait(&mut table, 300);
+        count(&mut table, 500, true);
+        // One that is told of with its count.
+        wait(&mut table, 500);
+        assert_eq!(table.recorded_of(thread), 200);
+        // Two of a time that is not looked at, and one whose count is missing.
+        wait(&mut table, 700);
+        count(&mut table, 1_000, false);
+        wait(&mut table, 1_000);
+        wait(&mut table, 1_200);
+        assert_eq!(table.recorded_of(thread), 200);
+        assert_eq!(table.totals_of(thread).unwrap().all_ns(), 400);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::losses;
-use super::quantity::{duration, percent, percent_of, plural};
+use super::quantity::{self, percent, percent_of, plural};
 use crate::derive::{Losses, OFF_CPU};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
@@ -258,12 +258,8 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             GapReason::NoReturns => "returns",
             _ => "calls",
         };
-        let (gaps, reason) = (plural(gaps, "gap"), reason.phrase());
-        writeln!(
-            out,
-            "gaps        {what} are missing in {gaps} of {}: {reason}",
-            duration(ns)
-        )?;
+        let (gaps, reason) = (quantity::gaps(gaps, ns), reason.phrase());
+        writeln!(out, "gaps        {what} are missing in {gaps}: {reason}")?;
     }
     // Of a ring, or a file of many, it is more than what is missing here.
     if summary.dropped > lost.unwritten() {

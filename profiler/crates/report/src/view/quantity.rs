@@ -143,6 +143,14 @@ fn civil(day: u64) -> (u64, u64, u64) {
     (year, month, rest + 1)
 }
 
+/// So many times of functions and processes, which may be at the same time: how long there was any.
+pub fn gaps(count: u64, ns: u64) -> String {
+    match count {
+        1 => format!("1 gap of {}", duration(ns)),
+        n => format!("{} in {} of the time", plural(n, "gap"), duration(ns)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

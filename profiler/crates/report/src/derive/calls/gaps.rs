@@ -18,13 +18,15 @@ const MAX_KEYS: usize = 1 << 16;
 pub struct GapSum {
     /// Gaps.
     pub count: u64,
-    /// Their lengths added up.
+    /// Of one function in one process their lengths, of several the time in which there was any.
     pub ns: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gaps {
     sums: FxHashMap<(Option<FunctionId>, Option<ProcessId>, GapReason), GapSum>,
+    /// When there was any: functions and processes have theirs at the same time.
+    of_reasons: FxHashMap<GapReason, (u64, Spans)>,
 }
 
 impl Gaps {
@@ -36,16 +38,18 @@ impl Gaps {
         let sum = self.sums.entry(key).or_default();
         sum.count += 1;
         sum.ns = sum.ns.saturating_add(gap.to.since(gap.from));
+        let (count, spans) = self.of_reasons.entry(gap.reason).or_default();
+        *count += 1;
+        spans.add(gap.from, gap.to);
     }
 
     /// All gaps of one reason.
     pub(super) fn of_reason(&self, reason: GapReason) -> GapSum {
-        let mut all = GapSum::default();
-        for (_, sum) in self.sums.iter().filter(|((_, _, r), _)| *r == reason) {
-            all.count += sum.count;
-            all.ns = all.ns.saturating_add(sum.ns);
-        }
-        all
+        let all = self.of_reasons.get(&reason);
+        all.map_or_else(GapSum::default, |(count, spans)| GapSum {
+            count: *count,
+            ns: spans.ns(),
+        })
     }
 
     fn ns(&self, function: FunctionId, process: Option<ProcessId>, reason: GapReason) -> u64 {

@@ -187,6 +187,14 @@ impl FunctionCalls {
     }
 }
 
+/// Whether exits of calls may be what was lost, of calls that are not known by that to have lost them.
+fn may_be_exits(reason: LostReason) -> bool {
+    matches!(
+        reason,
+        LostReason::UnwrittenCalls | LostReason::Unwritten | LostReason::SlowOutput
+    )
+}
+
 /// Whether it is known how long a call took. One that ended with its thread may have been left long before, by longjmp:
 /// nothing was seen of it since.
 fn is_timed(exit: &Exit) -> bool {
@@ -230,6 +238,8 @@ pub struct CallTable {
     arguments: ArgumentBytes,
     throws: Throws,
     gaps: Gaps,
+    /// Up to when records of calls, once made, did not get into the recording.
+    unwritten_until: Timestamp,
     any: bool,
 }
 
@@ -252,6 +262,7 @@ impl CallTable {
             arguments: ArgumentBytes::new(limits.argument_bytes),
             throws: Throws::default(),
             gaps: Gaps::default(),
+            unwritten_until: Timestamp(0),
             any: false,
         }
     }
@@ -284,6 +295,9 @@ impl CallTable {
                 change: ProcessChange::Exited,
                 ..
             }) => self.exited(*thread),
+            Event::Lost(lost) if may_be_exits(lost.reason) => {
+                self.unwritten_until = self.unwritten_until.max(lost.to);
+            }
             _ => {}
         }
     }
@@ -491,6 +505,24 @@ impl CallTable {
     pub fn take_functions(&mut self) -> FxHashMap<FunctionId, FunctionCalls> {
         self.threads.clear();
         std::mem::take(&mut self.functions)
+    }
+
+    /// Of the calls that are open, those whose ends may be among what did not get into the recording.
+    pub fn without_written_end(&self) -> FxHashMap<FunctionId, u64> {
+        let until = self.unwritten_until;
+        if until == Timestamp(0) {
+            return FxHashMap::default();
+        }
+        let open = self.functions.iter();
+        let mut all: FxHashMap<FunctionId, u64> =
+            open.map(|(&id, calls)| (id, calls.open())).collect();
+        let later = self.open.values().flat_map(OpenCalls::open);
+        for call in later.filter(|call| call.began > until) {
+            if let Some(count) = all.get_mut(&call.function) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        all
     }
 
     /// All threads with calls, in no order.

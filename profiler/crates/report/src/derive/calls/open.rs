@@ -157,6 +157,10 @@ impl OpenCalls {
         }
     }
 
+    pub(super) fn open(&self) -> &[Open] {
+        &self.open
+    }
+
     pub(super) fn into_open(self) -> Vec<Open> {
         self.open
     }

@@ -5,6 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+
 use super::build::share_of;
 use super::calls_data::*;
 use super::data::CodeModule;
@@ -28,6 +30,7 @@ pub(super) fn build(
         recording,
         options,
         calls: &settled,
+        unrecorded: settled.without_written_end(),
         names: Functions::of(recording.tables),
     };
     let functions = builder.functions()?;
@@ -42,8 +45,10 @@ pub(super) fn build(
         lost_records: losses
             .of(LostReason::CallRingFull)
             .max(sum(|row| row.lost_records)),
+        unwritten_records: losses.of(LostReason::UnwrittenCalls),
         unmatched: losses.of(LostReason::Unmatched),
         unwatched: sum(|row| row.unwatched),
+        unrecorded: sum(|row| row.unrecorded),
         left_out: sum(|row| row.left_out).saturating_add(losses.of(LostReason::TooMany)),
         counts_left_out: !collected.counts_hold(),
         gaps: GapReason::ALL
@@ -80,6 +85,7 @@ struct Builder<'a> {
     recording: &'a Recording<'a>,
     options: &'a ReportOptions,
     calls: &'a CallTable,
+    unrecorded: FxHashMap<FunctionId, u64>,
     names: Functions,
 }
 
@@ -171,9 +177,15 @@ impl Builder<'_> {
             Some(_) => 0,
         };
         let seen = calls.ended + calls.hits + open;
+        let unrecorded = self.unrecorded.get(&id).copied().unwrap_or(0).min(open);
         let cost_ns = traced.map(|traced| traced.cost_ns).filter(|cost| *cost > 0);
         let gaps = self.gaps(id);
+        // Of calls that are as short as their probes a part of the cost lies before the entry is seen, and behind the exit.
         let tracing_ns = cost_ns.and_then(|_| tracing.get(&id).copied());
+        let tracing_ns = tracing_ns.map(|ns| match calls.total_ns {
+            0 => ns,
+            total_ns => ns.min(total_ns),
+        });
         let function = self.tables().functions.get(id);
         CallRow {
             short: function.map_or_else(|| name.clone(), |function| self.text(function.name)),
@@ -205,7 +217,8 @@ impl Builder<'_> {
             terminated: calls.terminated,
             inferred: calls.inferred,
             unwatched: calls.unwatched,
-            open,
+            unrecorded,
+            open: open - unrecorded,
             hits: calls.hits,
             gaps,
             cost_ns,
@@ -213,6 +226,7 @@ impl Builder<'_> {
             tracing_percent: tracing_ns
                 // The probes of calls that are in no time are no part of it.
                 .filter(|_| calls.total_ns > 0 && calls.hits == 0 && calls.unwatched == 0)
+                .filter(|_| unrecorded == 0)
                 .map(|ns| share_of(ns, calls.total_ns)),
             histogram: match self.options.calls.is_only() {
                 true => (latency.buckets())

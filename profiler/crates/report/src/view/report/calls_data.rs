@@ -42,10 +42,16 @@ pub struct CallSummary {
     pub seen: u64,
     /// Records that were lost for want of room in a ring buffer.
     pub lost_records: u64,
+    /// Records that could not be written.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unwritten_records: u64,
     /// Exits without an entry.
     pub unmatched: u64,
     /// Calls that were not watched to their end.
     pub unwatched: u64,
+    /// Calls whose end was not recorded.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unrecorded: u64,
     /// Calls that were left out because of a limit on depth, duration or rate.
     pub left_out: u64,
     /// Whether the kernel's counts are left out, because they are not of the threads or the span
@@ -70,7 +76,8 @@ impl CallSummary {
 
     /// Whether calls are known to be missing. Those that had begun before they were watched are not.
     pub(super) fn misses_any(&self) -> bool {
-        [self.lost_records, self.left_out] != [0; 2] || !self.gaps.is_empty()
+        let missing = [self.lost_records, self.unwritten_records, self.left_out];
+        missing != [0; 3] || !self.gaps.is_empty()
     }
 }
 
@@ -82,7 +89,7 @@ pub struct GapRow {
     /// Gaps, if they are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Their length.
+    /// Their length; of several, which may be at the same time, how long there was any.
     pub ns: u64,
     /// Their part of the span looked at, if they are of one function.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,7 +156,10 @@ pub struct CallRow {
     /// Calls that were not watched to their end: in no time.
     #[serde(skip_serializing_if = "is_zero")]
     pub unwatched: u64,
-    /// Calls without an end in the recording.
+    /// Calls whose end was not recorded, because records could not be written: in no time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unrecorded: u64,
+    /// Calls that had not ended when the recording did.
     pub open: u64,
     /// Passes without exits that are watched.
     pub hits: u64,

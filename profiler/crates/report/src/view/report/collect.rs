@@ -68,6 +68,9 @@ impl Collector {
             Event::Sample(sample) => {
                 self.all_samples += 1;
                 let wanted = self.is_wanted(event, tables);
+                if let Some(wait) = &sample.wait {
+                    self.waits.recorded(sample, wait);
+                }
                 match &sample.wait {
                     Some(wait) if !self.range.is_all() => self.part_of(sample, wait, tables),
                     _ if wanted => self.take(sample, tables),
@@ -98,9 +101,8 @@ impl Collector {
                 let wanted = self.is_wanted(event, tables);
                 let from = waits.from.since(self.origin());
                 // Of a span that is only partly looked at nobody knows which waits are meant.
-                if wanted && self.range.from_ns.is_none_or(|start| from >= start) {
-                    self.waits.totals(waits);
-                }
+                let is_taken = wanted && self.range.from_ns.is_none_or(|start| from >= start);
+                self.waits.totals(waits, is_taken);
             }
             Event::Lost(lost) => {
                 let origin = self.origin_at(lost.from, false, tables);
@@ -110,6 +112,7 @@ impl Collector {
                     self.losses.add_count(lost.reason, count);
                 }
                 self.last = self.last.max(lost.to);
+                self.calls.add(event, tables, Part::OtherTime);
             }
             Event::Mark(mark) => {
                 if self.is_wanted(event, tables) {
@@ -186,6 +189,11 @@ impl Collector {
             };
             self.calls.add(&Event::Gap(clipped), tables, Part::Counted);
         }
+    }
+
+    /// Whether something could not be written.
+    pub fn misses_unwritten(&self) -> bool {
+        self.losses.unwritten() > 0
     }
 
     /// Where relative times start.

@@ -431,6 +431,15 @@ impl Writer<'_> {
         if rows.is_empty() {
             return Ok(());
         }
+        let nobody_said = match report
+            .header
+            .lost
+            .iter()
+            .any(|row| row.reason.is_unwritten())
+        {
+            true => "could not be written, or were not looked for",
+            false => "not looked for",
+        };
         let title = "Modules with code that has no names";
         self.title(title, rows.len(), report.unsymbolized.len())?;
         for row in rows {
@@ -442,7 +451,7 @@ impl Writer<'_> {
                 1 => "1 address".to_owned(),
                 n => format!("{} addresses", count(n)),
             };
-            let reason = row.reason.map_or("not looked for", UnknownReason::phrase);
+            let reason = row.reason.map_or(nobody_said, UnknownReason::phrase);
             let what = format!(": {addresses}, {reason}");
             let used = "100.0%   ".len() + what.len();
             let room = self

@@ -11,7 +11,7 @@ use super::options::{CallSort, ReportOptions};
 use super::short_name;
 use super::text_head::fold;
 use super::{text_calls_tree, text_histogram};
-use crate::view::quantity::{count, duration, percent, plural};
+use crate::view::quantity::{count, duration, gaps, percent, plural};
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::{Paint, Style};
 use profiler_model::text::printable;
@@ -36,8 +36,13 @@ pub(super) fn summary(summary: &CallSummary) -> String {
     }
     for (number, what) in [
         (summary.lost_records, "records lost"),
+        (
+            summary.unwritten_records,
+            LostReason::UnwrittenCalls.phrase(),
+        ),
         (summary.left_out, "left out by a limit"),
         (summary.unwatched, "not watched to their end"),
+        (summary.unrecorded, "whose end was not recorded"),
         (summary.unmatched, LostReason::Unmatched.phrase()),
     ] {
         if number > 0 {
@@ -45,9 +50,8 @@ pub(super) fn summary(summary: &CallSummary) -> String {
         }
     }
     for gap in &summary.gaps {
-        let gaps = plural(gap.count.unwrap_or(1), "gap");
-        let (reason, length) = (gap.reason.phrase(), duration(gap.ns));
-        text += &format!("; {gaps} of {length}: {reason}");
+        let gaps = gaps(gap.count.unwrap_or(1), gap.ns);
+        text += &format!("; {gaps}: {}", gap.reason.phrase());
     }
     if summary.counts_left_out {
         text += "; of the part looked at, without the kernel's counts, which are of the whole";
@@ -244,10 +248,14 @@ impl<'a> Writer<'a> {
         if missing > 0 {
             let lost = sum(|row| row.lost_records);
             let left_out = sum(|row| row.left_out);
+            let unwritten = match self.calls.summary.unwritten_records {
+                0 => String::new(),
+                more => format!(", {} that could not be written", count(more)),
+            };
             notes.push((
                 "l",
                 format!(
-                    "{} not in the recording ({} lost, {} left out by a limit): counted, but \
+                    "{} not in the recording ({} lost{unwritten}, {} left out by a limit): counted, but \
                      in no time",
                     plural(missing, "call"),
                     plural(lost, "record"),
@@ -298,6 +306,11 @@ impl<'a> Writer<'a> {
                 "u",
                 sum(|row| row.unwatched),
                 &format!("{why}: counted, but in no time"),
+            ),
+            (
+                "r",
+                sum(|row| row.unrecorded),
+                "whose end was not recorded (records could not be written): counted, but in no time",
             ),
             (
                 "o",
@@ -609,6 +622,7 @@ fn marks(row: &CallRow, common: &str) -> String {
         (row.not_estimable, 'e'),
         (row.inferred > 0, 'i'),
         (row.unwatched > 0, 'u'),
+        (row.unrecorded > 0, 'r'),
         (row.open > 0, 'o'),
         (row.terminated > 0, 't'),
     ];

@@ -5,12 +5,14 @@
 
 use std::io;
 
+use super::data::LostRow;
 use super::short_name;
 use super::text::Writer;
 use super::waits_data::*;
 use crate::view::quantity::{count, duration, percent, plural};
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::Style;
+use profiler_model::LostReason;
 
 impl Writer<'_> {
     /// All about waits; `limit` rows per table.
@@ -67,10 +69,21 @@ impl Writer<'_> {
                 0 => "no wait that ended".to_owned(),
                 waits => plural(waits, "wait"),
             };
+            let header = &self.report.header;
+            let mut lost = header.lost.iter();
+            let is_missing = |row: &LostRow| row.reason == LostReason::UnwrittenCounts;
+            let which = match (header.is_part, lost.any(is_missing)) {
+                (true, _) => " in times that lie in this part as a whole",
+                (false, true) => ", as far as its counts could be written",
+                (false, false) => "",
+            };
             self.prose(&format!(
-                "Counted by the kernel: {waits}, {}; {} of that time was recorded one by one.",
+                "Counted by the kernel{which}: {waits}, {}; {} of that time was recorded one by one.",
                 duration(exact.ns),
-                percent(exact.recorded_percent),
+                match exact.recorded_percent {
+                    0.0 => "none".to_owned(),
+                    share => percent(share),
+                },
             ))?;
         }
         Ok(())

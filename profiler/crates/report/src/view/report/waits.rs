@@ -27,7 +27,6 @@ struct Sum {
     longest_ns: u64,
     runnable_ns: u64,
     recorded: u64,
-    recorded_ns: u64,
     states: [u64; 4],
 }
 
@@ -39,7 +38,6 @@ impl Sum {
         self.longest_ns = self.longest_ns.max(waits.longest_ns);
         self.runnable_ns = self.runnable_ns.saturating_add(waits.runnable_ns);
         self.recorded = self.recorded.saturating_add(aggregate.count);
-        self.recorded_ns = self.recorded_ns.saturating_add(waits.recorded_ns);
         let state = &mut self.states[state as usize];
         *state = state.saturating_add(aggregate.weight);
     }
@@ -122,12 +120,11 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
             .filter(|_| base.counted_threads.binary_search(&id).is_ok())
     };
     let mut totals = WaitTotals::default();
-    for found in base
-        .counted_threads
-        .iter()
-        .filter_map(|&id| table.totals_of(id))
-    {
+    let mut recorded_ns: u64 = 0;
+    for &id in &base.counted_threads {
+        let found = table.totals_of(id).unwrap_or_default();
         totals.add(&found.count, &found.ns, found.runnable_ns);
+        recorded_ns = recorded_ns.saturating_add(table.recorded_of(id));
     }
     // Of some threads no wait was recorded at all.
     for &id in &base.counted_threads {
@@ -142,7 +139,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
                 process: base.tables.string(process.name).to_owned(),
                 tid: thread.tid.0,
                 thread: base.tables.string(thread.name).to_owned(),
-                exact: exact_of(id).map(|totals| exact_row(&totals, sum)),
+                exact: exact_of(id).map(|totals| exact_row(&totals, table.recorded_of(id))),
                 share: sum.share(&all),
                 run_queue: run_queue_row(table.run_queue_of(id)),
                 wakers: wakers(wakers_of_thread.get(&id), sum, MAX_WAKERS),
@@ -178,7 +175,8 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
     ];
     Some(WaitReport {
         all: all.share(&all),
-        exact: (totals.all_count() > 0 || totals.all_ns() > 0).then(|| exact_row(&totals, &all)),
+        exact: (totals.all_count() > 0 || totals.all_ns() > 0)
+            .then(|| exact_row(&totals, recorded_ns)),
         run_queue: run_queue_row(Some(&run_queue)),
         states: (states.into_iter())
             .map(|state| (state, &by_state[state as usize]))
@@ -273,7 +271,7 @@ fn state_times(sum: &Sum) -> Vec<StateTime> {
     times
 }
 
-fn exact_row(totals: &WaitTotals, recorded: &Sum) -> ExactRow {
+fn exact_row(totals: &WaitTotals, recorded_ns: u64) -> ExactRow {
     let ns = totals.all_ns();
     ExactRow {
         waits: totals.all_count(),
@@ -283,7 +281,7 @@ fn exact_row(totals: &WaitTotals, recorded: &Sum) -> ExactRow {
         disk_ns: totals.ns[WaitState::Disk as usize],
         stopped_ns: totals.ns[WaitState::Stopped as usize],
         runnable_ns: totals.runnable_ns,
-        recorded_percent: share_of(recorded.recorded_ns.min(ns), ns),
+        recorded_percent: share_of(recorded_ns.min(ns), ns),
     }
 }
 
