@@ -22,6 +22,8 @@ const MAX_PENDING: u32 = 64;
 /// The part of the kernel's page that probed calls return to; behind it are instructions that are
 /// executed out of line.
 const TRAMPOLINE_BYTES: u64 = 128;
+/// Each of these begins at a multiple of this.
+const SLOT_BYTES: u64 = 128;
 /// Instructions at its end: `pop %r11`, `pop %rcx`, `ret`.
 const POP_R11: u32 = 0x5b41;
 const POP_RCX: u32 = 0x59;
@@ -144,10 +146,12 @@ pub extern "C" fn unwind_leave_trampoline(level: u32) -> u32 {
             return 0;
         }
         if pc - page >= TRAMPOLINE_BYTES {
-            // An instruction that is executed out of line: of the function that it is from.
+            // An instruction that is executed out of line: of the function that it is from. If it has been executed,
+            // which most often is seen where the kernel has just done so, it is what is behind it that holds.
             let Some(real) = probes_of_task().and_then(|task| member(task, UTASK_VADDR)) else {
                 return 0;
             };
+            let real = real.wrapping_add(pc & (SLOT_BYTES - 1));
             set!(walk, real, pc);
             set!(walk, real, frames[0]);
             return 1;

@@ -213,3 +213,43 @@ fn samples_beside_calls() -> Outcome {
     }
     Ok(())
 }
+
+/// A tick most often comes where the kernel has just executed the instruction of a probe out of line: what holds there is
+/// what is behind it.
+#[test]
+fn samples_where_an_instruction_was_executed_out_of_line() -> Outcome {
+    let test = "e2e_trace_times::samples_where_an_instruction_was_executed_out_of_line";
+    let Some((setting, program)) = prepared(test, "trace_stepped.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let path = program.to_string_lossy().into_owned();
+    for returns in ["uretprobe", "ret-insn"] {
+        let words = [
+            "-F",
+            "997",
+            "--budget",
+            "off",
+            "--trace",
+            "stepped_*",
+            "--returns",
+            returns,
+            "--",
+            &path,
+            "2",
+        ];
+        let (_, recording) = setting.record(&words)?;
+        let samples = recording.samples.iter().filter(|sample| {
+            let mut frames = sample.user.iter();
+            frames.any(|frame| frame.name.starts_with("stepped_"))
+        });
+        let all: Vec<_> = samples.collect();
+        let whole = all.iter().filter(|sample| sample.calls("main")).count();
+        assert!(all.len() > 100, "{returns}: {} samples", all.len());
+        assert!(
+            whole * 100 >= all.len() * 97,
+            "{returns}: {whole} of {}",
+            all.len()
+        );
+    }
+    Ok(())
+}
