@@ -1,5 +1,5 @@
 /* A library without frame pointers: plugin_outer -> plugin_inner -> plugin_work, which burns CPU time.
- * For unwind_chain. */
+ * For unwind_chain; with WHICH, for dlopen_turns: libraries that differ and are as large. */
 #include <stdint.h>
 
 #define FUNCTION __attribute__((noinline, noclone, visibility("default")))
@@ -20,3 +20,7 @@ FUNCTION uint64_t plugin_outer(uint64_t seed) {
     volatile uint64_t kept = seed;
     return plugin_inner(seed + 1) ^ kept;
 }
+
+#ifdef WHICH
+FUNCTION uint64_t plugin_which(void) { return WHICH; }
+#endif

@@ -144,6 +144,11 @@ impl<'a> Facts<'a> {
             StackEnd::NoTable if unwound.copies_refused > 0 => {
                 return Some(copies_refused(unwound.copies_refused));
             }
+            StackEnd::NoTable
+                if self.counters.stacks_outdated > self.stacks.of(StackEnd::NoTable) / 2 =>
+            {
+                return Some(outdated(self.counters.stacks_outdated));
+            }
             StackEnd::NoTable => {
                 "unwind tables were still being built, which takes long for large programs that are met for the first time: record longer"
             }
@@ -186,6 +191,10 @@ impl<'a> Facts<'a> {
                 count(self.counters.stacks_without_table),
                 count(self.counters.stacks_copied_short),
             ));
+            if self.counters.stacks_outdated > 0 {
+                let outdated = outdated(self.counters.stacks_outdated);
+                lines.push(format!("unwinding: {outdated}"));
+            }
             if unwound.deep_refused > 0 {
                 lines.push(format!("unwinding: {}", deep_refused(unwound.deep_refused)));
             }
@@ -228,6 +237,15 @@ const NO_PRIORITY: &str =
 fn too_deep() -> String {
     format!(
         "of stacks that are too deep no more than the innermost {INNERMOST_FRAMES} frames are kept: who called these is not known, so trees of calls begin in the middle of them"
+    )
+}
+
+/// What became of stacks that were walked by what a process had mapped before.
+fn outdated(stacks: u64) -> String {
+    format!(
+        "{} {} cut in a library that had just taken the place of another one (dlclose, dlopen): by whose table it was walked is not known",
+        plural(stacks, "stack"),
+        if stacks == 1 { "is" } else { "are" },
     )
 }
 
@@ -356,6 +374,21 @@ mod tests {
                 "{said:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_was_walked_by_an_outdated_list_is_no_table_that_was_late() {
+        let ends = [(StackEnd::Complete, 50), (StackEnd::NoTable, 50)];
+        let note = |outdated| {
+            let said = lines(
+                &ends,
+                |facts| facts.counters.stacks_outdated = outdated,
+                false,
+            );
+            said[1].clone()
+        };
+        assert!(note(50).contains("50 stacks are cut in a library that had just"));
+        assert!(note(3).contains("record longer"));
     }
 
     #[test]

@@ -415,6 +415,51 @@ fn a_library_that_comes_late() -> Outcome {
     Ok(())
 }
 
+/// Libraries that take each other's place all the time: the kernel side's list of what is mapped is outdated then.
+#[test]
+fn libraries_that_take_turns() -> Outcome {
+    let Some((setting, _)) = setting("libraries_that_take_turns")? else {
+        return Ok(());
+    };
+    let built = program(
+        "dlopen_turns",
+        &["-O2", "-fomit-frame-pointer"],
+        "dlopen_turns.c",
+    )?;
+    let path = copied(&setting, &built)?;
+    let mut libraries = Vec::new();
+    for (name, which) in [("first.so", "-DWHICH=1"), ("second.so", "-DWHICH=2")] {
+        let flags = ["-O2", "-shared", "-fPIC", which];
+        let library = program(name, &flags, "unwind_plugin.c")?;
+        libraries.push(copied(&setting, &library)?);
+    }
+    let words = [
+        "-F",
+        "499",
+        "--",
+        &path,
+        "3000",
+        &libraries[0],
+        &libraries[1],
+    ];
+    let (_, recording) = setting.record(&words)?;
+    let samples = recording.samples.iter();
+    let at_work: Vec<&Sample> = samples.filter(|it| it.leaf() == "plugin_work").collect();
+    let chain = [
+        "plugin_work",
+        "plugin_inner",
+        "plugin_outer",
+        "turn",
+        "main",
+    ];
+    let chain = chain.map(str::to_owned);
+    let whole = at_work.iter().filter(|sample| is_whole(sample, &chain));
+    assert!(at_work.len() > 50, "{}", at_work.len());
+    // When it is the first time, nobody knows that it will happen again.
+    at_least("stacks", whole.count(), at_work.len(), 0.95)?;
+    Ok(())
+}
+
 /// More mappings than are kept of a process, and as many as fit: those of the program and its libraries stay.
 #[test]
 fn very_many_mappings() -> Outcome {

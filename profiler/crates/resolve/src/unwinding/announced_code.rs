@@ -209,6 +209,20 @@ impl AnnouncedCode {
         }
     }
 
+    /// Where a list that is about to be announced has another file than the one in force: from, to, and which file it has.
+    pub(super) fn replaced(&self, pid: Pid, code: &[Code]) -> Vec<(u64, u64, Option<u64>)> {
+        let Some(lists) = self.processes.get(&pid) else {
+            return Vec::new();
+        };
+        let new = pieces(code);
+        let differ = differences(&lists.now, &new).into_iter();
+        let replaced = differ.filter_map(|piece| {
+            let is = Piece::find(&new, piece.start)?;
+            piece.what.map(|_| (piece.start, piece.end, is.file))
+        });
+        replaced.collect()
+    }
+
     /// Finds the first of the addresses, leaf first, for which a list in force at that time had another file
     /// than the process: the callers behind it are bogus. Where a list had nothing, no walk went on.
     pub(super) fn first_wrong(

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::announced_code::AnnouncedCode;
 use super::code::{Code, CodeFile};
 use super::store::{Store, TableCounters, TableState};
 use super::{Opener, Unwinding};
@@ -31,6 +32,14 @@ const PAUSE: Duration = Duration::from_secs(10);
 const COMMON_FILES: usize = 32;
 /// At this number of files, those that no process maps any more are forgotten.
 const MAX_FILES: usize = profiler_common::unwind::MAX_TABLES as usize / 4 * 3;
+
+/// Where files take each other's place this often, the kernel side is told of none: what its list says there is
+/// outdated too often.
+const MANY_CHANGES: u32 = 3;
+/// Without a change there for so long it is told again.
+const STEADY: Duration = Duration::from_secs(10);
+/// Most such places of a process.
+const MAX_PLACES: usize = 64;
 
 /// What unwinding with tables has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +88,28 @@ enum State {
     Without,
 }
 
+/// Where files have taken each other's place in a process.
+#[derive(Debug)]
+struct Changing {
+    start: u64,
+    end: u64,
+    /// The file that was there last.
+    file: Option<u64>,
+    times: u32,
+    last: Instant,
+}
+
+impl Changing {
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        start < self.end && self.start < end
+    }
+
+    /// Whether the kernel side is not to be told what is there.
+    fn is_withheld(&self) -> bool {
+        self.times >= MANY_CHANGES && self.last.elapsed() < STEADY
+    }
+}
+
 /// Which tables and lists of mappings are in the kernel, and which are to be loaded next.
 #[derive(Debug, Default)]
 pub(crate) struct Dialogue {
@@ -87,6 +118,10 @@ pub(crate) struct Dialogue {
     wanted: FxHashMap<u64, Arc<CodeFile>>,
     /// Processes whose lists found no room.
     unlisted: FxHashSet<Pid>,
+    /// A slot that never has a table: see [`Dialogue::note_changes`].
+    tableless: Option<Slot>,
+    /// Places of processes where what is mapped changes.
+    changing: FxHashMap<Pid, Vec<Changing>>,
     /// Tables were evicted; their room is free after the next [`Dialogue::tick`].
     making_room: bool,
     full_said: bool,
@@ -141,6 +176,9 @@ impl Dialogue {
         for pid in unlisted {
             self.list(pid, of.early.code(pid), of, kernel);
         }
+        for pid in self.steady_again() {
+            self.list(pid, of.early.code(pid), of, kernel);
+        }
         of.announced.forget(of.held.first().unwrap_or(resolved));
         self.step(of, opener, kernel);
     }
@@ -184,17 +222,21 @@ impl Dialogue {
             kernel.forget_process(pid);
             of.announced.note(pid, &[], since, kernel.now());
             self.unlisted.remove(&pid);
+            self.changing.remove(&pid);
             return;
         };
+        self.note_changes(pid, &code, &of.announced);
         let mut mapped = Vec::with_capacity(code.len());
         code.retain(|code| {
+            let is_changing = self.is_changing(pid, code);
             let slot = match &code.file {
-                None => None,
-                Some(file) => match self.slot(file, kernel) {
-                    Some(slot) => Some(slot),
-                    // The kernel then finds its frames in no mapping, and copies the rest of the stack.
-                    None => return false,
-                },
+                _ if is_changing => self.tableless(kernel).map(Some),
+                None => Some(None),
+                Some(file) => self.slot(file, kernel).map(Some),
+            };
+            // The kernel then finds its frames in no mapping, and copies the rest of the stack.
+            let Some(slot) = slot else {
+                return false;
             };
             mapped.push(MappedCode {
                 start: code.start,
@@ -202,7 +244,7 @@ impl Dialogue {
                 address: code.address,
                 slot,
             });
-            true
+            !is_changing
         });
         // It searches them by their differences, so that the one page of the kernel's is the first.
         mapped.sort_by_key(|mapping| mapping.start.cast_signed());
@@ -215,6 +257,75 @@ impl Dialogue {
             self.make_room(kernel);
         }
         of.announced.note(pid, &code, since, kernel.now());
+    }
+
+    /// Notes where files have taken each other's place. Walks by a list that is outdated go wrong there. So if that
+    /// happens often, the kernel side finds no table there, and copies the rest of the stack, which is walked here by
+    /// what was mapped at that time.
+    fn note_changes(&mut self, pid: Pid, code: &[Code], announced: &AnnouncedCode) {
+        let replaced = announced.replaced(pid, code);
+        if replaced.is_empty() && !self.changing.contains_key(&pid) {
+            return;
+        }
+        let places = self.changing.entry(pid).or_default();
+        let now = Instant::now();
+        for code in code.iter() {
+            let file = code.file.as_ref().map(|file| file.id());
+            for place in places.iter_mut() {
+                if place.overlaps(code.start, code.end) && place.file != file {
+                    (place.file, place.last) = (file, now);
+                }
+            }
+        }
+        for (start, end, file) in replaced {
+            match places.iter_mut().find(|place| place.overlaps(start, end)) {
+                Some(place) => {
+                    (place.start, place.end) = (place.start.min(start), place.end.max(end));
+                    (place.file, place.last) = (file, now);
+                    place.times += 1;
+                }
+                None => {
+                    if places.len() >= MAX_PLACES {
+                        places.remove(0);
+                    }
+                    places.push(Changing {
+                        start,
+                        end,
+                        file,
+                        times: 1,
+                        last: now,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel side is not to have the table of what is there.
+    fn is_changing(&self, pid: Pid, code: &Code) -> bool {
+        let places = self.changing.get(&pid);
+        places.is_some_and(|places| {
+            let mut withheld = places.iter().filter(|place| place.is_withheld());
+            withheld.any(|place| place.overlaps(code.start, code.end))
+        })
+    }
+
+    fn tableless(&mut self, kernel: &mut dyn KernelTables) -> Option<Slot> {
+        self.tableless = self.tableless.or_else(|| kernel.reserve());
+        self.tableless
+    }
+
+    /// Processes with places where nothing has changed for long: they are told of again.
+    fn steady_again(&mut self) -> Vec<Pid> {
+        let mut steady = Vec::new();
+        self.changing.retain(|pid, places| {
+            let before = places.len();
+            places.retain(|place| place.last.elapsed() < STEADY);
+            if places.len() < before {
+                steady.push(*pid);
+            }
+            !places.is_empty()
+        });
+        steady
     }
 
     /// The slot of a file.

@@ -246,6 +246,54 @@ fn what_was_walked_by_an_outdated_list_is_cut() {
     assert!(!resolver.mapped.unwinding.announced.has_past());
 }
 
+/// Where libraries take each other's place all the time, no list is new enough: the kernel side copies what it meets
+/// there, and the stack goes on by what was mapped then.
+#[test]
+fn where_files_take_turns_stacks_are_copied() {
+    let dir = TempDir::new("turns");
+    let pid = pid(12);
+    let (program, mut events) = began(&dir, pid);
+    let other = build(&dir, "other", &["-O0"]);
+    const LIBRARY: u64 = BASE + 0x100000;
+    let (mut resolver, mut kernel) = (resolver(), Kernel::default());
+    notice(&mut resolver, &mut kernel, &events);
+    let at_library = |kernel: &Kernel| {
+        let list = &kernel.lists[&Pid(pid)];
+        let at = list.iter().find(|code| code.start == LIBRARY);
+        at.map(|code| code.slot.unwrap())
+    };
+    let mut slots = Vec::new();
+    for turn in 1..10 {
+        kernel.now = turn * MS;
+        let file = if turn % 2 == 0 { &program } else { &other };
+        let exchange = map_file(turn * MS, pid, LIBRARY, 0x10000, file, 0);
+        notice(&mut resolver, &mut kernel, std::slice::from_ref(&exchange));
+        slots.push(at_library(&kernel).unwrap());
+        events.push(exchange);
+    }
+    assert!(slots[0] == slots[2] && slots[0] != slots[1]);
+    let tableless = slots[4];
+    assert!(!slots[..3].contains(&tableless));
+    assert_eq!(slots[3..], [tableless; 6]);
+    bring_all(&mut resolver, &mut kernel);
+    assert!(!kernel.loaded.contains(&tableless));
+    // What was found before, and then a copy, by the file that is there at that time.
+    let mut stack = returns(&program, &["inner", "outer", "main"]);
+    stack[1] += LIBRARY - BASE;
+    for turn in [6, 7] {
+        let time = turn * MS + MS / 2;
+        events.push(cut_short(time, pid, &stack[..1], &stack[1..], &[0]));
+    }
+    events.sort_by_key(|event| event.at);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    resolver.await_tables(PATIENCE, &mut out);
+    let reader = finish(&mut resolver, out);
+    let ends: Vec<StackEnd> = reader.samples().map(|sample| sample.user_end).collect();
+    assert_eq!(ends[0], StackEnd::Complete);
+    assert_eq!(resolver.counters().stacks_outdated, 0);
+}
+
 #[test]
 fn a_program_that_has_not_begun_has_no_user_stack() {
     let dir = TempDir::new("begins");
