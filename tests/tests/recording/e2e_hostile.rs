@@ -545,6 +545,37 @@ fn debug_files_that_never_come_hold_nothing_up() -> Outcome {
     Ok(())
 }
 
+/// Each of several servers that never answer is not waited for as long as the first one.
+#[test]
+fn many_silent_servers_hold_up_as_long_as_one() -> Outcome {
+    let test = "e2e_hostile::many_silent_servers_hold_up_as_long_as_one";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let mut silent_ones = Vec::new();
+    let mut took = Vec::new();
+    for count in [1, 7] {
+        while silent_ones.len() < count {
+            let Some(process) = silent(&setting, test, "read")? else {
+                return Ok(());
+            };
+            silent_ones.push(process);
+        }
+        let from = Instant::now();
+        let recorder = setting.start_recording(&["-a", "-d", "1"])?;
+        let said = recorder.end(LIMIT)?.success()?.stderr;
+        took.push(from.elapsed());
+        let silent = said.matches("does not answer").count();
+        assert!(silent >= 1, "{silent} of {count}: {said}");
+    }
+    let more = took[1].saturating_sub(took[0]);
+    assert!(more < Duration::from_secs(3), "{took:?}");
+    for process in silent_ones {
+        process.signal(Signal::KILL)?;
+    }
+    Ok(())
+}
+
 /// Where a probe is attached the kernel reads the file, and all new processes of the machine wait for that: to a file
 /// that a server has none is attached, however well that answers now.
 #[test]

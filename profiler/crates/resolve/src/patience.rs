@@ -27,6 +27,9 @@ use super::warnings::warn_once;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The same of what takes work as well.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
+/// Where somebody was waited for in vain, others who do not answer at once are waited for less during this time: however
+/// many are silent, what is held up is held up once.
+const IN_VAIN: Duration = Duration::from_secs(10);
 /// How many questions to one user's processes may be without an answer.
 const MAX_SILENT: usize = 3;
 /// The same of root's, whose own may do worse.
@@ -64,6 +67,15 @@ static ASKING: Mutex<Asking> = Mutex::new(Asking {
     silent: None,
 });
 
+/// When somebody was last waited for in vain.
+static LAST_IN_VAIN: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Whether somebody was waited for in vain lately.
+pub(super) fn was_in_vain() -> bool {
+    let last = *lock(&LAST_IN_VAIN);
+    last.is_some_and(|last| last.elapsed() < IN_VAIN)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -95,6 +107,10 @@ fn ask_for<T: Send + 'static>(
     question: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let whom = Whom::Process(pid);
+    let patience = match was_in_vain() {
+        true => patience / 10,
+        false => patience,
+    };
     let waited = Arc::new(Mutex::new(true));
     let (answer, answers) = sync_channel(1);
     // Taken by whoever asks it.
@@ -163,6 +179,7 @@ pub(super) fn is_silent_to(owner: u32, whom: Whom) -> bool {
 
 /// Nothing more is asked of it, for this user.
 pub(super) fn give_up_for(owner: u32, whom: Whom) {
+    *lock(&LAST_IN_VAIN) = Some(Instant::now());
     let mut now = lock(&ASKING);
     now.silent.get_or_insert_default().insert(whom, owner);
 }

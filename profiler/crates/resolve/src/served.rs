@@ -117,16 +117,40 @@ fn is_mounted_by_root(file: BorrowedFd<'_>, pid: Option<Pid>) -> bool {
     let Some(folders) = find(&own).or_else(theirs) else {
         return false;
     };
-    let is_served = |folder: &std::path::PathBuf| {
-        let kind = kind_below(&own, folder).unwrap_or_default();
-        let starts = [
-            "fuse", "nfs", "cifs", "smb", "9p", "ceph", "afs", "virtiofs",
-        ];
-        starts
-            .iter()
-            .any(|start| kind.starts_with(start.as_bytes()))
-    };
+    let is_served =
+        |folder: &std::path::PathBuf| is_of_server(kind_below(&own, folder).unwrap_or_default());
     !folders.iter().any(is_served)
+}
+
+/// Kinds of file systems that a server has, as tables of mounts name them.
+fn is_of_server(kind: &[u8]) -> bool {
+    let starts = [
+        "fuse", "nfs", "cifs", "smb", "9p", "ceph", "afs", "virtiofs",
+    ];
+    let mut starts = starts.iter();
+    starts.any(|start| kind.starts_with(start.as_bytes()))
+}
+
+/// Whether a server has the file system of this device (major, minor), by the mounts that a process sees. Nobody has to be
+/// asked for that.
+pub(super) fn is_on_server(pid: Pid, (major, minor): (u32, u32)) -> bool {
+    let mut table = Vec::new();
+    let file = File::open(format!("/proc/{pid}/mountinfo"));
+    let read = file.and_then(|file| file.take(MAX_MOUNTS_BYTES).read_to_end(&mut table));
+    read.is_ok() && has_server(&table, &format!("{major}:{minor}"))
+}
+
+fn has_server(table: &[u8], device: &str) -> bool {
+    let mut lines = table.split(|byte| *byte == b'\n');
+    lines.any(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let is_meant = words.nth(2) == Some(device.as_bytes());
+        is_meant
+            && words
+                .skip_while(|word| *word != b"-")
+                .nth(1)
+                .is_some_and(is_of_server)
+    })
 }
 
 /// What is mounted in the mount namespace of a process, if root alone can mount something there.
@@ -163,4 +187,20 @@ fn is_of_our_user_namespace(namespace: &OwnedFd) -> bool {
         Ok((owner.st_dev, owner.st_ino) == (own.st_dev, own.st_ino))
     };
     same().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_mounts_say_what_servers_have() {
+        let table = b"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+            90 22 0:39 / /mnt rw,nosuid shared:2 master:1 - fuse.sshfs a@b:/ rw\n\
+            91 22 0:40 / /fuse rw - tmpfs fuse rw\n";
+        assert!(has_server(table, "0:39"));
+        for other in ["8:1", "0:40", "0:3", "0:41"] {
+            assert!(!has_server(table, other), "{other}");
+        }
+    }
 }

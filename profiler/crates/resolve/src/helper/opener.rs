@@ -28,15 +28,18 @@ use crate::files::{
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
 use crate::patience::{
-    STARVED, Whom, give_up, give_up_for, is_silent, is_silent_to, owner_of, within, would_run,
+    STARVED, Whom, give_up, give_up_for, is_silent, is_silent_to, owner_of, was_in_vain, within,
+    would_run,
 };
-use crate::served::is_local;
+use crate::served::{is_local, is_on_server};
 use crate::warnings::warn_once;
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor or a file has to be copied.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of a server, where another one was waited for in vain lately.
+const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 /// The same where only a disk is to be waited for.
 const SLOW_DISK: Duration = Duration::from_secs(10);
 /// Largest file of a server's that is copied.
@@ -88,9 +91,15 @@ pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenErro
 
 fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, OpenError> {
     let identity = mapped.identity;
-    if is_silent(mapped.pid, (identity.major, identity.minor)) {
+    let device = (identity.major, identity.minor);
+    if is_silent(mapped.pid, device) {
         return Err(OpenError::Silent);
     }
+    let is_served = identity.major == 0;
+    let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+        true => SHORT_PATIENCE,
+        false => PATIENCE,
+    };
     let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
     let client = opener.get_or_insert_with(Client::that_opens);
     if !client.is_apart() {
@@ -100,12 +109,11 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
     // What it takes to start it is nobody's fault, and nobody's time.
     if client.start_meanwhile().is_err() {
         drop(opener);
-        return open_beside(mapped);
+        return open_beside(mapped, patience);
     }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    let is_served = identity.major == 0;
-    let mut waiting = Waiting::new(is_served);
+    let mut waiting = Waiting::new(is_served, patience);
     let answer = client.open(question(mapped, copies), &fds, &mut |opener| {
         waiting.more(opener)
     });
@@ -130,12 +138,12 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
 
 /// Opens it where there is no process for that, or none yet: on a thread that can be left alone. What a server has is
 /// left out, since whoever reads it later would wait for the server.
-fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+fn open_beside(mapped: &MappedFile<'_>, patience: Duration) -> Result<TargetFile, OpenError> {
     let (pid, range, identity) = (mapped.pid, mapped.range, mapped.identity);
     let (path, root) = (mapped.path.to_owned(), mapped.root.cloned());
     let is_served = identity.major == 0;
     let patience = match is_served {
-        true => PATIENCE,
+        true => patience,
         false => SLOW_DISK,
     };
     let opened = within(patience, Some(owner_of(pid)), move || {
@@ -153,7 +161,11 @@ fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     });
     opened.unwrap_or_else(|| {
         if is_served {
-            give_up(Whom::Process(pid), pid);
+            let whom = match patience == SHORT_PATIENCE {
+                true => Whom::Device(identity.major, identity.minor),
+                false => Whom::Process(pid),
+            };
+            give_up(whom, pid);
         }
         Err(OpenError::Silent)
     })
@@ -218,7 +230,7 @@ pub(crate) fn open_below(
     let answer = match client.is_apart() && client.start().is_ok() {
         true => {
             let fds: Vec<BorrowedFd<'_>> = root.folder().into_iter().collect();
-            let mut waiting = Waiting::new(is_served);
+            let mut waiting = Waiting::new(is_served, PATIENCE);
             let mut ask = || {
                 let frame = question_below(root, path, copies);
                 client.open(frame, &fds, &mut |opener| waiting.more(opener))
@@ -286,6 +298,7 @@ fn whom_below(root: &Root, path: &str) -> Result<Whom, OpenError> {
 /// How long an answer is waited for.
 struct Waiting {
     begun: Instant,
+    patience: Duration,
     /// Who answers may have a server to ask, and not only a disk.
     is_served: bool,
     asked: bool,
@@ -294,9 +307,10 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn new(is_served: bool) -> Waiting {
+    fn new(is_served: bool, patience: Duration) -> Waiting {
         Waiting {
             begun: Instant::now(),
+            patience,
             is_served,
             asked: false,
             starved: false,
@@ -306,18 +320,18 @@ impl Waiting {
     /// Until when to wait now, if any longer: for a moment, and for longer while the process gets no processor or a disk is slow.
     fn more(&mut self, opener: u32) -> Option<Instant> {
         let waited = self.begun.elapsed();
-        if std::mem::replace(&mut self.asked, true) && waited >= PATIENCE {
+        if std::mem::replace(&mut self.asked, true) && waited >= self.patience {
             self.starved = would_run(&format!("/proc/{opener}/stat"));
             let most = match (self.starved, self.is_served) {
                 (true, _) => STARVED,
-                (false, true) => PATIENCE,
+                (false, true) => self.patience,
                 (false, false) => SLOW_DISK,
             };
             if waited >= most {
                 return None;
             }
         }
-        Some(Instant::now() + PATIENCE)
+        Some(Instant::now() + self.patience)
     }
 }
 
