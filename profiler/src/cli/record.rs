@@ -301,7 +301,11 @@ fn idle(samples: u64, own_samples: u64) -> Option<String> {
 /// What became of the tracing.
 pub(super) fn summarize_trace(trace: &TraceSummary) {
     say!(
-        "{}; {} had probes{}{}",
+        "{}{}; {} had probes{}{}",
+        match trace.at_least {
+            true => "at least ",
+            false => "",
+        },
         quantity::plural(trace.calls, "call"),
         quantity::plural(trace.functions as u64, "function"),
         match trace.lost {

@@ -675,37 +675,106 @@ fn calls_as_json(session: &Session) -> serde_json::Value {
     serde_json::from_str(&report(session, &options).unwrap()).unwrap()
 }
 
-#[test]
-fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
+/// A gap of `f`, in time from the start of the recording.
+fn gap(b: &mut Builder, f: FunctionId, (from, to): (u64, u64), reason: GapReason) {
+    b.events.push(Event::Gap(Gap {
+        from: Timestamp(START + from),
+        to: Timestamp(START + to),
+        function: Some(f),
+        process: None,
+        reason,
+    }));
+}
+
+/// `f` on duty: so many calls in each time that it is watched, of 100 ms, between gaps of 1.9 s.
+fn on_duty(times: &[u64]) -> Session {
     let mut b = Builder::default();
     let thread = b.thread("t", 10);
     let f = b.function("f", 0x100);
-    // Watched 20 of 100 ms; 200 calls there.
-    for call in 0..200_u64 {
-        let at = START + call * 100 * US;
-        b.call(thread, f, 0, at, 10 * US, &mut |_| ());
-    }
-    b.events.push(Event::Gap(Gap {
-        from: Timestamp(START + 20 * MS),
-        to: Timestamp(START + 100 * MS),
-        function: Some(f),
-        process: None,
-        reason: GapReason::DutyCycle,
+    b.events.push(Event::Clock(Clock {
+        monotonic: Timestamp(START),
+        realtime_ns: 0,
     }));
-    let session = (b.tables, b.events);
+    gap(&mut b, f, (0, 1900 * MS), GapReason::DutyCycle);
+    for (time, &calls) in (1..).zip(times) {
+        let from = time * 2000 * MS;
+        for call in 0..calls {
+            let at = from - 100 * MS + call * 100 * MS / calls;
+            b.hit(thread, f, 0, START + at);
+        }
+        gap(&mut b, f, (from, from + 1900 * MS), GapReason::DutyCycle);
+    }
+    (b.tables, b.events)
+}
+
+#[test]
+fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
+    let session = on_duty(&[100, 101, 99]);
     let value = calls_as_json(&session);
     let row = &value["calls"]["functions"][0];
+    // One each ms, and 600 ns of each.
     assert_eq!(
         (&row["calls"], &row["calls_estimated"]),
-        (&200.into(), &1000.into())
+        (&300.into(), &7909.into())
     );
-    assert_eq!(row["gaps"][0]["percent"], 80.0);
+    let percent = row["gaps"][0]["percent"].as_f64().unwrap();
+    assert!((percent - 96.2).abs() < 0.1, "{percent}");
     let summary = &value["calls"]["summary"];
     let at_least = [row, summary].map(|part| part["calls_at_least"].as_bool());
     assert_eq!(at_least, [Some(true); 2]);
     let text = report(&session, &calls(only())).unwrap();
-    assert!(text.contains("~1,000"), "{text}");
-    assert!(text.contains("~  watched only part of the time"), "{text}");
+    for said in [
+        "at least 300 calls of 1 function",
+        "~7,909",
+        "~  watched only part of the time, to stay within the budget (not for 7.60 s, 96.2%)",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
+#[test]
+fn calls_that_are_not_steady_are_not_estimated() {
+    for times in [&[1000, 0, 0, 0][..], &[100, 100], &[0, 0, 0, 0]] {
+        let session = on_duty(times);
+        let value = calls_as_json(&session);
+        let Some(row) = value["calls"]["functions"].get(0) else {
+            assert_eq!(times, [0; 4]);
+            continue;
+        };
+        assert!(row["calls_estimated"].is_null(), "{times:?}: {row}");
+        assert_eq!(row["not_estimable"], true);
+        let text = report(&session, &calls(only())).unwrap();
+        let calls = text.contains("≥1,000") || text.contains("≥200");
+        assert!(
+            calls && text.contains("e  at least so many calls"),
+            "{text}"
+        );
+    }
+}
+
+/// Of a call that is not watched to its end nobody knows how long it took; of those in it that is known.
+#[test]
+fn no_more_time_is_in_a_function_itself_than_in_all() {
+    let mut b = Builder::default();
+    let thread = b.thread("t", 10);
+    let f = b.function("f", 0x100);
+    b.enter(thread, f, 0, START);
+    b.call(thread, f, 1, START + MS, 3 * MS, &mut |_| ());
+    b.call(thread, f, 1, START + 5 * MS, 4 * MS, &mut |_| ());
+    let how = ExitKind::Unwatched;
+    b.exit_how(thread, f, 0, START, START + 10 * MS, 0, how);
+    // Not over at the end.
+    b.enter(thread, f, 0, START + 20 * MS);
+    b.call(thread, f, 1, START + 21 * MS, MS, &mut |_| ());
+    // The time of those in it is in its own.
+    let inner = START + 31 * MS;
+    b.enter(thread, f, 1, START + 30 * MS);
+    b.call(thread, f, 2, inner, 2 * MS, &mut |_| ());
+    b.exit(thread, f, 1, START + 30 * MS, START + 40 * MS, 8 * MS);
+    let value = calls_as_json(&(b.tables, b.events));
+    let row = &value["calls"]["functions"][0];
+    let [total, own] = ["total_ns", "self_ns"].map(|key| row[key].as_u64().unwrap());
+    assert_eq!((total, own), (18 * MS, 18 * MS));
 }
 
 #[test]
@@ -719,44 +788,25 @@ fn calls_without_returns_are_said_and_in_no_share() {
     }
     // Attached twice, entries alone; never anything in between.
     for call in 0..30_u64 {
-        let edge = CallEdge::Hit(None);
-        let at = Timestamp(START + 50 * MS + call * 10 * US);
-        let hit = Call {
-            at,
-            thread,
-            cpu: Cpu(0),
-            function: f,
-            stack: 0,
-            depth: 0,
-            edge,
-            later: None,
-        };
-        b.events.push(Event::Call(hit));
+        b.hit(thread, f, 0, START + 50 * MS + call * 10 * US);
     }
     for (from, to, reason) in [
         (10, 50, GapReason::DutyCycle),
         (50, 51, GapReason::NoReturns),
         (51, 100, GapReason::Detached),
     ] {
-        b.events.push(Event::Gap(Gap {
-            from: Timestamp(START + from * MS),
-            to: Timestamp(START + to * MS),
-            function: Some(f),
-            process: None,
-            reason,
-        }));
+        gap(&mut b, f, (from * MS, to * MS), reason);
     }
     let session = (b.tables, b.events);
     let value = calls_as_json(&session);
     let row = &value["calls"]["functions"][0];
     assert_eq!((&row["calls"], &row["hits"]), (&40.into(), &30.into()));
-    // 40 in 11 ms, 89 ms missing.
-    assert_eq!(row["calls_estimated"], 40 + 324);
+    // What was called when it was not watched any more is not known.
+    assert!(row["calls_estimated"].is_null(), "{row}");
     assert!(row["tracing_percent"].is_null(), "{row}");
     let text = report(&session, &calls(only())).unwrap();
     let said = "n  without returns, to stay within the budget, for up to 1.00 ms (1.0%): 30 calls";
     assert!(text.contains(said), "{text}");
-    assert!(text.contains("(not for 89.0 ms, 89.0%)"), "{text}");
 }
 
 fn top((tables, events): &Session, options: TopOptions) -> TopTable {
@@ -794,7 +844,7 @@ fn live_table_of_samples() {
     let mut top = top(&samples, TopOptions::default());
     let frame = top.render(Timestamp(START + 100 * MS), 80, 12, &samples.0);
     assert!(
-        frame.starts_with("100 samples in the last 100 ms, 4 samples lost"),
+        frame.starts_with("100 samples (4 samples lost) in the last 100 ms"),
         "{frame}"
     );
     let row: Vec<_> = frame.lines().nth(3).unwrap().split_whitespace().collect();

@@ -126,7 +126,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
         "1 gap of 40.0 ms: not watched until probes were attached",
         "2 gaps of 500 ms: over budget, watched a part of the time",
         "3 records lost",
-        "~21",
+        "≥",
     ] {
         assert!(report.contains(said), "{said}: {report}");
     }
@@ -148,7 +148,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     let calls = &json.json()?["calls"];
     assert_eq!(calls["summary"]["lost_records"], 3);
     assert_eq!(calls["summary"]["gaps"][1]["ns"], 500_000_000);
-    assert_eq!(calls["functions"][0]["calls_estimated"], 21);
+    assert_eq!(calls["functions"][0]["not_estimable"], true);
     Ok(())
 }
 

@@ -20,8 +20,12 @@ impl Probes {
             if at.since(state.since) < state.wait_ns {
                 continue;
             }
-            // One gap follows on another: while it is attached, its returns are missing.
-            out.extend(state.gap(number, at));
+            // One gap follows on another: while it is attached, its returns are missing. That of being away ends when
+            // it is there.
+            match state.on_duty {
+                true => out.extend(state.gap(number, at)),
+                false => state.away_since = Some(state.untold_since()),
+            }
             state.was_without_returns = state.gap_reason() == Some(GapReason::NoReturns);
             if state.on_duty {
                 state.last_duty = state.hits();

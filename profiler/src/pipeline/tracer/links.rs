@@ -18,8 +18,8 @@ use super::load::Level;
 use super::plans::{Plans, TracedObject};
 use super::targets::Targets;
 use crate::pipeline::signals::is_given_up;
-use profiler_model::Pid;
-use profiler_probe::{CallLink, CallTarget, LeavingCalls, Probe, ProbeError};
+use profiler_model::{Pid, Timestamp};
+use profiler_probe::{CallLink, CallTarget, LeavingCalls, Probe, ProbeError, now};
 
 /// Probes of one link at most. Attaching these takes the kernel some 0.1 s, during which nothing else can be
 /// done; and the fewer share a link, the fewer move when one of them does.
@@ -124,15 +124,15 @@ impl Links {
         Ok(())
     }
 
-    /// Moves probes to new links, as their levels now say. Where that fails they are no longer attached:
-    /// most often because the process has ended.
+    /// Moves probes to new links, as their levels now say; since when that holds. Where that fails they are no
+    /// longer attached: most often because the process has ended.
     pub(super) fn move_probes(
         &mut self,
         plans: &mut Plans,
         targets: &Targets,
         probe: &mut Probe,
         changed: &[u32],
-    ) {
+    ) -> Timestamp {
         let changed: FxHashSet<u32> = changed.iter().copied().collect();
         let objects: FxHashSet<usize> = changed
             .iter()
@@ -170,7 +170,9 @@ impl Links {
         if let Err(error) = plans.probes.tell(probe, &moved) {
             log::warn!("{error}");
         }
+        let at = now();
         probe.release_calls(old.into_iter().map(|link| link.id));
+        at
     }
 
     /// Detaches everything for good, without waiting for it. All hits stop counting first: links are not

@@ -43,6 +43,7 @@ use self::cgroup_members::CgroupMembers;
 use self::counts::Counts;
 use self::ends::Ends;
 use self::links::Links;
+use self::load::Level;
 use self::other_processes::OtherProcesses;
 use self::plans::Plans;
 use self::probes::ProbeState;
@@ -286,10 +287,10 @@ impl Tracer {
         self.links.attach(&mut self.plans, probe, object, process)
     }
 
-    /// Moves probes to new links, as their levels and plans now say.
-    fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) {
+    /// Moves probes to new links, as their levels and plans now say; since when that holds.
+    fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) -> Timestamp {
         self.links
-            .move_probes(&mut self.plans, &self.targets, probe, changed);
+            .move_probes(&mut self.plans, &self.targets, probe, changed)
     }
 
     /// Plans functions anew if a target has mapped something that forbids how they are watched now.
@@ -358,8 +359,8 @@ impl Tracer {
             None => {
                 let turned = self.plans.probes.turn_duty(at, out);
                 if !turned.is_empty() {
-                    self.move_probes(probe, &turned);
-                    self.plans.probes.changed(&turned, now(), out);
+                    let since = self.move_probes(probe, &turned);
+                    self.plans.probes.changed(&turned, since, out);
                 }
                 self.keep_budget(probe, resolver, at, out);
             }
@@ -387,8 +388,8 @@ impl Tracer {
         if changed.is_empty() {
             return;
         }
-        self.move_probes(probe, &changed);
-        self.plans.probes.changed(&changed, now(), out);
+        let since = self.move_probes(probe, &changed);
+        self.plans.probes.changed(&changed, since, out);
         self.plans.announce_again(&changed, resolver);
         // What was hit until the probes were moved is no fault of their new levels.
         counts::read(&mut self.plans.probes, probe);
@@ -479,11 +480,13 @@ impl Tracer {
         let mut summary = TraceSummary {
             functions: probes.calls().count(),
             stepped_down: self.budget.stepped_down(),
+            at_least: self.unwatched.gaps > 0,
             unwatched: self.unwatched.clone(),
             ..TraceSummary::default()
         };
         for state in probes.calls() {
             let before = &state.before;
+            summary.at_least |= state.level >= Level::Duty;
             summary.calls += state.told.entries.saturating_sub(before.entries);
             summary.lost += state.told.lost.saturating_sub(before.lost);
             summary.left_out += state.told.left_out.saturating_sub(before.left_out);

@@ -160,13 +160,16 @@ impl Probes {
         }
     }
 
-    /// What was decided holds from now on: until its links had gone, a probe was hit as before.
+    /// What was decided holds from now on: until its links had gone, a probe was hit as before, or not at all.
     /// So one that has no returns, or had none, was hit without them.
     pub(super) fn changed(&mut self, probes: &[u32], at: Timestamp, out: &mut Vec<RawEvent>) {
         for &number in probes {
             let state = &mut self[number];
             let without = state.gap_reason() == Some(GapReason::NoReturns);
-            if without || std::mem::take(&mut state.was_without_returns) {
+            let was_without = std::mem::take(&mut state.was_without_returns);
+            if let Some(since) = state.away_since.take() {
+                out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
+            } else if without || was_without {
                 let since = state.since;
                 out.push(gap(at, since, Some(number), None, GapReason::NoReturns));
             }
@@ -192,6 +195,8 @@ pub(super) struct ProbeState {
     pub(super) since: Timestamp,
     /// Its returns were not watched before what was decided last.
     pub(super) was_without_returns: bool,
+    /// On duty, and about to be attached: since when it was not, as far as that is untold.
+    pub(super) away_since: Option<Timestamp>,
     /// Until when its gap was told, if that goes on.
     pub(super) gap_told: Timestamp,
     /// On duty: how long it stays attached, or not.
@@ -237,6 +242,7 @@ impl ProbeState {
             on_duty: true,
             since: now,
             was_without_returns: false,
+            away_since: None,
             gap_told: Timestamp(0),
             wait_ns: 0,
             armed: false,

@@ -45,6 +45,8 @@ pub struct TraceSummary {
     pub functions: usize,
     /// Calls by the kernel's count.
     pub calls: u64,
+    /// There may have been more: for a time nobody counted them.
+    pub at_least: bool,
     /// Records lost for want of room.
     pub lost: u64,
     /// Calls left out because of a limit.

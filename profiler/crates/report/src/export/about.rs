@@ -3,6 +3,8 @@
 //! Events -> times (CLOCK_MONOTONIC, and the wall time that it maps to), and notes in words for the place that a
 //! format has for them. What does not belong here: whose samples are wanted (the formats).
 
+use std::collections::BTreeMap;
+
 use crate::derive::{Losses, early_end};
 use profiler_model::*;
 
@@ -14,6 +16,10 @@ pub(super) struct About {
     first_recorded: Option<Timestamp>,
     last: Timestamp,
     losses: Losses,
+    /// How many gaps there are of a reason, and how long they are together.
+    gaps: BTreeMap<GapReason, (u64, u64)>,
+    /// Waits that others stand for.
+    waits_summed: u64,
     ends: StackEnds,
 }
 
@@ -28,9 +34,20 @@ impl About {
         match event {
             Event::Clock(clock) => self.clock = self.clock.or(Some(*clock)),
             Event::Lost(lost) => self.losses.add(lost),
-            Event::Sample(sample) => early_end(sample)
-                .into_iter()
-                .for_each(|end| self.ends.count(end)),
+            // One without a length says where the next one begins.
+            Event::Gap(gap) if gap.from < gap.to => {
+                let (count, ns) = self.gaps.entry(gap.reason).or_default();
+                *count += 1;
+                *ns = ns.saturating_add(gap.to.since(gap.from));
+            }
+            Event::Sample(sample) => {
+                let wait = sample.wait.as_ref();
+                let others = wait.map_or(0, |wait| wait.count.saturating_sub(1));
+                self.waits_summed = self.waits_summed.saturating_add(others.into());
+                early_end(sample)
+                    .into_iter()
+                    .for_each(|end| self.ends.count(end));
+            }
             _ => {}
         }
     }
@@ -70,6 +87,14 @@ impl About {
         )];
         let lost = self.losses.iter();
         notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
+        notes.extend(self.gaps.iter().map(|(reason, (count, ns))| {
+            let what = match reason {
+                GapReason::NoReturns => "returns",
+                _ => "calls",
+            };
+            let (ms, reason) = (ns / 1_000_000, reason.phrase());
+            format!("gaps of {what}: {count} of {ms} ms together, {reason}")
+        }));
         let ends = self.ends.iter();
         notes.extend(ends.map(|(end, n)| match end {
             StackEnd::NotSaid => format!("stacks not known to be complete: {n}"),
@@ -77,6 +102,18 @@ impl About {
         }));
         if unnamed > 0 {
             notes.push(format!("samples with frames without a name: {unnamed}"));
+        }
+        notes
+    }
+
+    /// The same, of what shows each event where it was.
+    pub(super) fn notes_in_time(&self, tables: &Tables, unnamed: u64) -> Vec<String> {
+        let mut notes = self.notes(tables, unnamed);
+        if self.waits_summed > 0 {
+            let waits = self.waits_summed;
+            notes.push(format!(
+                "waits not recorded one by one, where threads seem to run on: {waits}"
+            ));
         }
         notes
     }

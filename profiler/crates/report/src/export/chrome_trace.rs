@@ -433,7 +433,7 @@ impl Sink for ChromeTrace {
                 self.profile(&profile, &mut samples.into_iter(), tables)?;
             }
         }
-        let notes = self.about.notes(tables, unnamed);
+        let notes = self.about.notes_in_time(tables, unnamed);
         let out = &mut self.output;
         out.write_all(if self.begun {
             b""

@@ -163,6 +163,7 @@ pub(super) struct Collector {
     options: FoldOptions,
     aggregator: Aggregator,
     losses: Losses,
+    gaps: u64,
     /// In order of their first samples.
     sources: Vec<SourceId>,
     last: Option<Timestamp>,
@@ -191,6 +192,8 @@ pub struct Folded {
     pub(super) last: Option<Timestamp>,
     /// What is missing from the recording.
     pub(super) losses: Losses,
+    /// Times in which calls were not recorded.
+    pub(super) gaps: u64,
 }
 
 impl Collector {
@@ -204,6 +207,7 @@ impl Collector {
             options,
             aggregator: Aggregator::new(merge),
             losses: Losses::default(),
+            gaps: 0,
             sources: Vec::new(),
             last: None,
         }
@@ -219,6 +223,7 @@ impl Collector {
                 self.aggregator.add(sample, tables);
             }
             Event::Lost(lost) => self.losses.add(lost),
+            Event::Gap(gap) => self.gaps += u64::from(gap.from < gap.to),
             _ => {}
         }
     }
@@ -241,6 +246,7 @@ impl Collector {
             sources,
             last: self.last,
             losses: self.losses.clone(),
+            gaps: self.gaps,
             ..Folded::default()
         };
         let mut writer = StackWriter::new(tables, self.options.containers);

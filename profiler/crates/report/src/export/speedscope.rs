@@ -42,8 +42,6 @@ struct Speedscope {
     keys: Keys,
     threads: BTreeMap<ThreadId, Timed>,
     nest: Nest,
-    /// Number and length of the gaps of each function, by reason.
-    gaps: BTreeMap<(Option<FunctionId>, GapReason), (u64, u64)>,
     about: About,
     output: BufWriter<Output>,
 }
@@ -65,7 +63,6 @@ impl Speedscope {
             keys: Keys::default(),
             threads: BTreeMap::new(),
             nest: Nest::default(),
-            gaps: BTreeMap::new(),
             about: About::default(),
             output: BufWriter::new(output),
         }
@@ -123,11 +120,6 @@ impl Sink for Speedscope {
             let timed = self.threads.entry(sample.thread).or_default();
             self.keys.time(sample, tables, timed);
         }
-        if let Event::Gap(gap) = event {
-            let sum = self.gaps.entry((gap.function, gap.reason)).or_default();
-            sum.0 += 1;
-            sum.1 = sum.1.saturating_add(gap.to.since(gap.from));
-        }
         self.nest.event(event, tables);
         Ok(())
     }
@@ -153,17 +145,10 @@ impl Sink for Speedscope {
         let samples = threads.flat_map(|timed| timed.iter(&self.keys.aside));
         let unnamed = samples.filter(is_unnamed);
         let unnamed = unnamed.map(|sample| u64::from(sample.count)).sum();
-        let mut notes = self.about.notes(tables, unnamed);
+        let mut notes = self.about.notes_in_time(tables, unnamed);
         if self.nest.open() > 0 {
             notes.push(format!("calls still open at the end: {}", self.nest.open()));
         }
-        notes.extend(self.gaps.iter().map(|(&(function, reason), &(count, ns))| {
-            let function = function.and_then(|id| tables.functions.get(id));
-            let what = function.map_or("all functions", |it| tables.string(it.name));
-            let ms = ns / 1_000_000;
-            let reason = reason.phrase();
-            format!("gaps of calls: {what}, {ms} ms in {count}: {reason}")
-        }));
 
         let head =
             "{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"profiles\":[";

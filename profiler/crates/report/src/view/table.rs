@@ -54,6 +54,9 @@ pub struct Table {
 const GAP: &str = "  ";
 /// No column of names is cut below this.
 const LEAST_NAME: usize = 8;
+/// Without a width, what stands behind names is aligned up to here: one long name is no reason to fill all lines
+/// with blanks.
+const MOST_ALIGNED: usize = 64;
 
 impl Table {
     /// A table with columns.
@@ -92,13 +95,16 @@ impl Table {
         let mut left = limit.unwrap_or(usize::MAX);
         for ((cell, &width), (_, align)) in row.iter().zip(widths).zip(&self.columns) {
             let text = cut(&cell.text, width);
-            let room = width - text.chars().count();
+            let length = text.chars().count();
             let (before, after) = match align {
-                Align::Right => (room, 0),
-                Align::Left | Align::Minor => (0, room),
+                Align::Right => (width - length, 0),
+                Align::Left | Align::Minor => {
+                    let aligned = limit.map_or(width.min(MOST_ALIGNED), |_| width);
+                    (0, aligned.saturating_sub(length))
+                }
             };
             if text.is_empty() {
-                gap += width + GAP.len();
+                gap += before + after + GAP.len();
                 continue;
             }
             left = left.saturating_sub(gap + before);
@@ -200,6 +206,19 @@ mod tests {
         let narrow = text(Some(30), long);
         assert!(narrow.contains("a_function_with…  libc"), "{narrow}");
         assert!(narrow.lines().all(|line| line.chars().count() <= 30));
+    }
+
+    #[test]
+    fn a_long_name_does_not_move_what_stands_behind_others() {
+        let long = "f".repeat(500);
+        let lines = text(None, &long);
+        assert!(lines.contains(&format!("{long}  libc\n")), "{lines}");
+        let titles = lines.lines().next().unwrap();
+        assert_eq!(
+            titles.find("module"),
+            Some(4 + 2 + MOST_ALIGNED + 2),
+            "{lines}"
+        );
     }
 
     #[test]

@@ -288,6 +288,19 @@ impl TopTable {
     }
 
     fn head(&self, rows: &Rows) -> String {
+        // Early in the line: its end may be cut.
+        let mut lost = Vec::new();
+        if rows.lost > 0 {
+            lost.push(format!("{} lost", plural(rows.lost, "sample")));
+        }
+        if rows.lost_calls > 0 {
+            let records = plural(rows.lost_calls, "record");
+            lost.push(format!("{records} of calls lost"));
+        }
+        let lost = match lost.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", lost.join(", ")),
+        };
         let mut text = match self.any_calls {
             true => {
                 let calls: u64 = rows
@@ -297,32 +310,25 @@ impl TopTable {
                     .fold(0, u64::saturating_add);
                 let functions = rows.calls.len() as u64;
                 format!(
-                    "{} calls/s of {}",
+                    "{} calls/s of {}{lost}",
                     count(rate(calls, rows.span_ns)),
                     plural(functions, "function")
                 )
             }
             false if rows.has_waits() => format!(
-                "{} samples and {} off-CPU in {}",
+                "{} samples{lost} and {} off-CPU in {}",
                 count(rows.samples),
                 duration(rows.waited_ns),
                 plural(rows.waits, "wait")
             ),
-            false => format!("{} samples", count(rows.samples)),
+            false => format!("{} samples{lost}", count(rows.samples)),
         };
         text += &format!(" in the last {}", duration(rows.span_ns));
         if !self.any_calls && rows.waiting > 0 {
             let verb = if rows.waiting == 1 { "waits" } else { "wait" };
             text += &format!(", {} {verb} now", plural(rows.waiting, "thread"));
         }
-        if rows.lost_calls > 0 {
-            text += &format!(", {} records of calls lost", count(rows.lost_calls));
-        }
-        if rows.lost > 0 {
-            text += &format!(", {} samples lost", count(rows.lost));
-        }
         if self.paused {
-            // What is behind may be cut.
             text.insert_str(0, "PAUSED  ");
         }
         text

@@ -276,7 +276,11 @@ impl CallTable {
                 self.any |= counted;
                 self.throws.thrown(throw, counted);
             }
-            Event::CallCount(count) if counted => {
+            Event::CallCount(count) => {
+                self.gaps.lost(count);
+                if !counted {
+                    return;
+                }
                 self.any = true;
                 let calls = self.functions.entry(count.function).or_default();
                 calls.counted.get_or_insert_default().add(&Counted {
@@ -305,6 +309,13 @@ impl CallTable {
     fn call(&mut self, call: &Call, tables: &Tables, part: Part) {
         let counted = part == Part::Counted;
         self.any |= counted;
+        let begins = match &call.edge {
+            CallEdge::Enter(_) | CallEdge::Hit(_) => true,
+            CallEdge::Exit(exit) => exit.whole.is_some(),
+        };
+        if begins && counted {
+            self.gaps.called(call.function, call.thread, call.at);
+        }
         match &call.edge {
             CallEdge::Enter(values) => {
                 let arguments = match self.slowest.is_wanted() && counted {
@@ -403,22 +414,22 @@ impl CallTable {
         if calls.is_empty() && matches!(owner, StackOwner::Goroutine(..)) {
             self.open.remove(&owner);
         }
-        let (position, recursive, arguments) = match open {
+        let (position, within_ns, arguments) = match open {
             Some(open) => {
                 if let Some(calls) = self.functions.get_mut(&ended.function) {
                     calls.left += 1;
                 }
-                (open.position, open.recursive, open.arguments)
+                (open.position, open.within_ns, open.arguments)
             }
             // Entered before the recording.
             None if ended.depth == 0 => (
                 self.contexts.position(Position::ROOT, ended.function),
-                false,
+                0,
                 None,
             ),
             None => (
                 self.contexts.position(Position::UNKNOWN, ended.function),
-                false,
+                0,
                 None,
             ),
         };
@@ -427,7 +438,7 @@ impl CallTable {
             &mut self.contexts,
             ended,
             position,
-            recursive,
+            ended.total_ns.saturating_sub(within_ns),
         );
         arguments
     }
@@ -440,8 +451,8 @@ impl CallTable {
             ..
         } = self;
         let open = open.entry(owner).or_default();
-        open.ended(contexts, ended, |contexts, ended, position, recursive| {
-            settle(functions, contexts, ended, position, recursive);
+        open.ended(contexts, ended, |contexts, ended, position, new_ns| {
+            settle(functions, contexts, ended, position, new_ns);
         });
     }
 
@@ -464,12 +475,9 @@ impl CallTable {
     fn settle_stack(&mut self, owner: StackOwner) -> Option<OpenCalls> {
         let mut open = self.open.remove(&owner)?;
         let functions = &mut self.functions;
-        open.settle(
-            &mut self.contexts,
-            |contexts, ended, position, recursive| {
-                settle(functions, contexts, ended, position, recursive);
-            },
-        );
+        open.settle(&mut self.contexts, |contexts, ended, position, new_ns| {
+            settle(functions, contexts, ended, position, new_ns);
+        });
         Some(open)
     }
 
@@ -573,34 +581,10 @@ impl CallTable {
         }
     }
 
-    /// How many calls of a function the gaps of the budget probably hid, in a recording of
-    /// `from` to `to`; none if it was watched too little to say so.
-    pub fn hidden(
-        &self,
-        function: FunctionId,
-        from: Timestamp,
-        to: Timestamp,
-        tables: &Tables,
-    ) -> Option<u64> {
-        let Some(calls) = self.functions.get(&function) else {
-            return Some(0);
-        };
-        if self.gaps.is_empty() {
-            return Some(0);
-        }
-        // What the kernel counted but did not send is spread over the processes as the rest is.
-        let seen: u64 = calls.processes.values().sum();
-        let scale = calls.calls().max(1) as f64 / seen.max(1) as f64;
-        let hidden: Option<f64> = (calls.processes.iter())
-            .map(|(&process, &calls)| {
-                let started = tables
-                    .process(process)
-                    .map_or(from, |p| p.started.max(from));
-                self.gaps
-                    .hidden(function, process, calls, to.since(started))
-            })
-            .sum();
-        Some((hidden? * scale).round() as u64)
+    /// How many calls of a function the gaps of the budget hid, if watching one costs so much; none if what was
+    /// watched does not say so.
+    pub fn hidden(&self, function: FunctionId, cost_ns: Option<u32>) -> Option<u64> {
+        self.gaps.hidden(function, cost_ns)
     }
 }
 
@@ -610,21 +594,21 @@ fn count_process(calls: &mut FunctionCalls, thread: ThreadId, tables: &Tables) {
     }
 }
 
-/// Counts a call that ended in its context, and into its function's total unless an outer call of
-/// the function is.
+/// Counts a call that ended in its context, and into its function's total what is in no other call of
+/// the function.
 fn settle(
     functions: &mut FxHashMap<FunctionId, FunctionCalls>,
     contexts: &mut Contexts,
     ended: &Ended,
     position: Position,
-    recursive: bool,
+    new_ns: u64,
 ) {
     if !ended.counted {
         return;
     }
     contexts.add(position, ended.total_ns, ended.self_ns);
-    if !recursive {
+    if new_ns > 0 {
         let calls = functions.entry(ended.function).or_default();
-        calls.total_ns = calls.total_ns.saturating_add(ended.total_ns);
+        calls.total_ns = calls.total_ns.saturating_add(new_ns);
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Open {
     pub(super) position: Position,
     /// The same function is open outside of it.
     pub(super) recursive: bool,
+    /// What ended calls of the same function in it have added to its total already.
+    pub(super) within_ns: u64,
     pub(super) arguments: Option<Box<[Value]>>,
 }
 
@@ -65,6 +67,7 @@ impl OpenCalls {
             began: call.at,
             position,
             recursive,
+            within_ns: 0,
             arguments,
         });
         forgotten
@@ -95,7 +98,21 @@ impl OpenCalls {
         // Not by depth: on a thread with several stacks it may only have become known since.
         let same = |open: &Open| (open.function, open.began) == (ended.function, ended.began);
         let at = self.open.iter().rposition(same)?;
-        Some(self.open.remove(at))
+        let left = self.open.remove(at);
+        if left.recursive {
+            self.cover(ended, ended.total_ns.max(left.within_ns));
+        }
+        Some(left)
+    }
+
+    /// A call of a function that is open outside of it has ended: what it has added to the function's total, be it of
+    /// another time, is not to be added again when that one ends. Whether it will is not known: it may not be watched
+    /// to its end.
+    fn cover(&mut self, ended: &Ended, added_ns: u64) {
+        let outer = |open: &&mut Open| open.function == ended.function && open.depth < ended.depth;
+        if let Some(outer) = self.open.iter_mut().rfind(outer) {
+            outer.within_ns = outer.within_ns.saturating_add(added_ns);
+        }
     }
 
     /// A whole call has ended: it waits for its callers, unless they are open.
@@ -103,7 +120,7 @@ impl OpenCalls {
         &mut self,
         contexts: &mut Contexts,
         ended: Ended,
-        settle: impl FnMut(&mut Contexts, &Ended, Position, bool),
+        settle: impl FnMut(&mut Contexts, &Ended, Position, u64),
     ) {
         self.waiting.push(ended);
         let outer = ended.depth.checked_sub(1);
@@ -121,11 +138,11 @@ impl OpenCalls {
         !self.waiting.is_empty()
     }
 
-    /// Settles in which contexts the calls that wait ran.
+    /// Settles in which contexts the calls that wait ran, and what each adds to the total of its function.
     pub(super) fn settle(
         &mut self,
         contexts: &mut Contexts,
-        mut settle: impl FnMut(&mut Contexts, &Ended, Position, bool),
+        mut settle: impl FnMut(&mut Contexts, &Ended, Position, u64),
     ) {
         // Callers end after the calls in them: from the last on, each call's caller is there first.
         let mut path: Vec<(Ended, Position)> = Vec::new();
@@ -141,8 +158,7 @@ impl OpenCalls {
                 .filter(|(call, _)| call.depth + 1 == ended.depth);
             let (caller, within) = match direct {
                 Some(&(_, position)) => {
-                    let within = path.iter().any(|(call, _)| call.function == ended.function)
-                        || contexts.is_within(position.node, ended.function);
+                    let within = contexts.is_within(position.node, ended.function);
                     (position, within)
                 }
                 None => self.caller(contexts, ended.depth, ended.function),
@@ -152,7 +168,17 @@ impl OpenCalls {
                 true => within,
                 false => contexts.is_recursive(position.node),
             };
-            settle(contexts, &ended, position, recursive);
+            let is_covered = |(call, _): &(Ended, Position)| {
+                call.function == ended.function && call.total_ns > 0
+            };
+            let new_ns = match path.iter().any(is_covered) {
+                true => 0,
+                false => ended.total_ns,
+            };
+            if recursive {
+                self.cover(&ended, new_ns);
+            }
+            settle(contexts, &ended, position, new_ns);
             path.push((ended, position));
         }
     }

@@ -270,7 +270,7 @@ impl Firefox {
             .filter(|sample| unnamed.get(sample.key as usize) == Some(&true))
             .map(|sample| u64::from(sample.count))
             .sum();
-        let notes = self.about.notes(tables, unnamed);
+        let notes = self.about.notes_in_time(tables, unnamed);
         let zero = match tables.session.started {
             Timestamp(0) => self.about.first(tables),
             started => started.min(self.about.first(tables)),

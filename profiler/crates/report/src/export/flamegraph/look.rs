@@ -54,6 +54,9 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
         parts.push(format!("{} of other sources left out", folded.others));
     }
     parts.extend(lost(&folded.losses));
+    if folded.gaps > 0 {
+        parts.push(format!("calls missing in {}", plural(folded.gaps, "gap")));
+    }
     let mut stacks = Vec::new();
     let ended = |ends: &[StackEnd]| -> u64 { ends.iter().map(|end| folded.ends.of(*end)).sum() };
     for (ends, what) in [
@@ -287,6 +290,10 @@ mod tests {
         let tables = Tables::default();
         let lost = "no samples in 2.0 s · lost: 3001 samples, 1 wait, 240 other events";
         assert_eq!(subtitle(&folded, &tables), lost);
+        folded.gaps = 12;
+        let said = format!("{lost} · calls missing in 12 gaps");
+        assert_eq!(subtitle(&folded, &tables), said);
+        folded.gaps = 0;
         let ends = [
             (StackEnd::Truncated, 1_000_000),
             (StackEnd::BadMemory, 1_000_000),

@@ -297,7 +297,7 @@ impl Sink for Perfetto {
         if let Some(wanted) = self.wanted.as_deref() {
             choose(&self.sources, Some(wanted), tables)?;
         }
-        let notes = self.about.notes(tables, self.unnamed);
+        let notes = self.about.notes_in_time(tables, self.unnamed);
         let end = self.about.last();
         self.tracks.finish(&mut self.out, end, notes)?;
         self.out.output.flush()

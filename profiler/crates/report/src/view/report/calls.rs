@@ -168,8 +168,6 @@ impl Builder<'_> {
         let traced = self.tables().traced(id);
         let latency = &calls.latency;
         let known = |ns: u64| (latency.count() > 0).then_some(ns);
-        let (from, to) = self.span();
-        let hidden = self.calls.hidden(id, from, to, self.tables());
         let counted = calls.counted.unwrap_or_default();
         // Calls that are open at the end of the recording are not those of an earlier span.
         let open = match self.recording.collected.range().to_ns {
@@ -179,6 +177,7 @@ impl Builder<'_> {
         let seen = calls.ended + calls.hits + open;
         let unrecorded = self.unrecorded.get(&id).copied().unwrap_or(0).min(open);
         let cost_ns = traced.map(|traced| traced.cost_ns).filter(|cost| *cost > 0);
+        let hidden = self.calls.hidden(id, cost_ns);
         let gaps = self.gaps(id);
         // Of calls that are as short as their probes a part of the cost lies before the entry is seen, and behind the exit.
         let tracing_ns = cost_ns.and_then(|_| tracing.get(&id).copied());

@@ -120,9 +120,9 @@ pub struct CallRow {
     pub calls_seen: u64,
     /// Calls counted by the kernel.
     pub calls_counted: Option<u64>,
-    /// Calls with those that gaps of the budget probably hid; null if there are none, or it is watched too little.
+    /// Calls with those that gaps of the budget hid; null if there are none, or what was watched does not say so.
     pub calls_estimated: Option<u64>,
-    /// Gaps of the budget hid calls, and leave no time that says how many.
+    /// Gaps of the budget hid calls, and what was watched does not say how many.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub not_estimable: bool,
     /// Records lost.

@@ -89,8 +89,12 @@ impl Collector {
             }
             Event::CallCount(count) => {
                 self.is_wanted(event, tables);
-                if self.counts_hold() && self.call_filter.admits_function(count.function, tables) {
-                    self.calls.add(event, tables, Part::Counted);
+                if self.call_filter.admits_function(count.function, tables) {
+                    let part = match self.counts_hold() {
+                        true => Part::Counted,
+                        false => Part::OtherTime,
+                    };
+                    self.calls.add(event, tables, part);
                 }
             }
             Event::Gap(gap) => {

@@ -27,7 +27,11 @@ const WIDE: usize = 132;
 /// One line on how much there is, for the head of the report.
 pub(super) fn summary(summary: &CallSummary) -> String {
     let mut text = format!(
-        "{} of {}",
+        "{}{} of {}",
+        match summary.calls_at_least {
+            true => "at least ",
+            false => "",
+        },
         plural(summary.calls, "call"),
         plural(summary.functions, "function")
     );
@@ -239,8 +243,8 @@ impl<'a> Writer<'a> {
         if rows.iter().any(|row| row.not_estimable) {
             notes.push((
                 "e",
-                "watched too little to estimate how many calls were missed to stay within the \
-                 budget"
+                "at least so many calls, watched only part of the time, to stay within the budget: too \
+                 little, too unevenly or at too high a cost to estimate how many were missed"
                     .to_owned(),
             ));
         }
@@ -527,6 +531,7 @@ impl Column {
         match self {
             Column::Calls => Cell::new(match row.calls_estimated {
                 Some(calls) => format!("~{}", count(calls)),
+                None if row.not_estimable => format!("≥{}", count(row.calls)),
                 None => count(row.calls),
             }),
             Column::Marks => Cell::styled(marks(row, common), Style::Warm),
