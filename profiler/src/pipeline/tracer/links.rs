@@ -124,15 +124,15 @@ impl Links {
         Ok(())
     }
 
-    /// Moves probes to new links, as their levels now say; since when that holds. Where that fails they are no
-    /// longer attached: most often because the process has ended.
+    /// Moves probes to new links, as their levels now say; between which times that came into force. Where it fails
+    /// they are no longer attached: most often because the process has ended.
     pub(super) fn move_probes(
         &mut self,
         plans: &mut Plans,
         targets: &Targets,
         probe: &mut Probe,
         changed: &[u32],
-    ) -> Timestamp {
+    ) -> (Timestamp, Timestamp) {
         let changed: FxHashSet<u32> = changed.iter().copied().collect();
         let objects: FxHashSet<usize> = changed
             .iter()
@@ -167,12 +167,13 @@ impl Links {
             }
         }
         let moved: Vec<u32> = moved.into_iter().collect();
+        let from = now();
         if let Err(error) = plans.probes.tell(probe, &moved) {
             log::warn!("{error}");
         }
-        let at = now();
+        let to = now();
         probe.release_calls(old.into_iter().map(|link| link.id));
-        at
+        (from, to)
     }
 
     /// Detaches everything for good, without waiting for it. All hits stop counting first: links are not

@@ -287,8 +287,8 @@ impl Tracer {
         self.links.attach(&mut self.plans, probe, object, process)
     }
 
-    /// Moves probes to new links, as their levels and plans now say; since when that holds.
-    fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) -> Timestamp {
+    /// Moves probes to new links, as their levels and plans now say; between which times that came into force.
+    fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) -> (Timestamp, Timestamp) {
         self.links
             .move_probes(&mut self.plans, &self.targets, probe, changed)
     }

@@ -160,20 +160,28 @@ impl Probes {
         }
     }
 
-    /// What was decided holds from now on: until its links had gone, a probe was hit as before, or not at all.
+    /// What was decided came into force between these times: until its links had gone, a probe was hit as before, or not at all.
     /// So one that has no returns, or had none, was hit without them.
-    pub(super) fn changed(&mut self, probes: &[u32], at: Timestamp, out: &mut Vec<RawEvent>) {
+    pub(super) fn changed(
+        &mut self,
+        probes: &[u32],
+        (from, to): (Timestamp, Timestamp),
+        out: &mut Vec<RawEvent>,
+    ) {
         for &number in probes {
             let state = &mut self[number];
             let without = state.gap_reason() == Some(GapReason::NoReturns);
             let was_without = std::mem::take(&mut state.was_without_returns);
             if let Some(since) = state.away_since.take() {
-                out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
-            } else if without || was_without {
-                let since = state.since;
-                out.push(gap(at, since, Some(number), None, GapReason::NoReturns));
+                out.push(gap(from, since, Some(number), None, GapReason::DutyCycle));
+                state.since = from;
+                continue;
             }
-            state.since = at;
+            if without || was_without {
+                let since = state.since;
+                out.push(gap(to, since, Some(number), None, GapReason::NoReturns));
+            }
+            state.since = to;
         }
     }
 }
