@@ -93,7 +93,7 @@ fn turn<D: Driver>(due: Due, of: &mut D::Of, driver: &mut D) -> Result<Option<D:
     }
     match due {
         Due::Tick => driver.look(session),
-        Due::Buffers | Due::Answers => Ok(None),
+        Due::Buffers | Due::Answers | Due::Opening => Ok(None),
     }
 }
 

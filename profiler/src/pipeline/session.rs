@@ -90,6 +90,8 @@ pub(super) enum Due {
     Buffers,
     /// Descriptions of containers, which engines were asked for.
     Answers,
+    /// What was left out at the beginning is over.
+    Opening,
     /// Everything: the interval is over.
     Tick,
 }
@@ -135,6 +137,19 @@ impl Session {
         }
     }
 
+    /// What was left out at the beginning is over: waits and calls count from now on as well.
+    fn open(&mut self) {
+        let at = self.window.open();
+        if self.has_waits() {
+            let border = Border::Beginning;
+            self.begin_cut(Cut { at, border });
+        }
+        if let Some(probe) = self.collector.probe() {
+            self.walk.begin_counts(probe);
+        }
+        self.say_when_it_begins();
+    }
+
     fn has_waits(&self) -> bool {
         let mut sources = self.collector.sources().iter();
         sources.any(|source| source.name == OFF_CPU)
@@ -142,7 +157,9 @@ impl Session {
 
     /// Waits until something is due. The future may be dropped while it waits.
     pub(super) async fn due(&mut self) -> Due {
+        let opening = self.window.opens_at();
         tokio::select! {
+            () = sleep_until(opening) => Due::Opening,
             () = readable(Some(&self.wake)) => Due::Buffers,
             () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,
@@ -167,14 +184,17 @@ impl Session {
                 self.answer();
                 None
             }
+            Due::Opening => {
+                // What came before is to be left out.
+                self.drain();
+                self.open();
+                None
+            }
             Due::Tick => {
                 self.collector.extras(until);
                 self.drain();
                 self.answer();
                 if let Some(attached) = self.collector.attached() {
-                    if self.window.opens(until) {
-                        self.walk.begin_counts(attached.0);
-                    }
                     self.walk.trace(attached);
                 }
                 if let Some(probe) = self.collector.probe() {
@@ -606,6 +626,14 @@ impl Session {
         if let Some(from) = self.window.counts_from() {
             self.walk.resolver_mut().begin_at(from);
         }
+    }
+}
+
+/// Waits until then; for ever, if there is no such time.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

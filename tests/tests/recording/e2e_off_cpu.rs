@@ -307,14 +307,45 @@ fn what_waits_all_the_time_is_seen() -> Outcome {
         THREADS,
         1.0,
     )?;
-    // Not a part of it is missing, nor more than was recorded there.
+    wait_from_the_beginning(&setting, &command)
+}
+
+/// Waits that go on where what `--delay` leaves out ends count from there.
+#[test]
+fn what_waited_before_the_delay_was_over_counts_from_then() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-delay")? else {
+        return Ok(());
+    };
+    let blocked = start_blocked(&setting)?;
+    let pid = blocked.pid().to_string();
+    let delayed = ["--off-cpu", "-p", &pid, "--delay", "1.5", "-d", "1"];
+    let (_, recording) = setting.record(&delayed)?;
+    recording.nothing_lost()?;
+    let command = read(&setting.path("out.cap"), "blocked")?;
+    blocked.signal(Signal::KILL)?;
+    assert_eq!(command.samples.len(), 5);
+    wait_from_the_beginning(&setting, &command)?;
+    for found in &command.samples {
+        let ns = found.wait.map_or(0, |wait| wait.ns);
+        assert!(
+            (900_000_000..1_500_000_000).contains(&ns),
+            "{ns} ns of one second"
+        );
+    }
+    Ok(())
+}
+
+/// Not a part of the recording is missing of what waits all the time, nor more than was recorded there.
+fn wait_from_the_beginning(setting: &Setting, command: &Command) -> Outcome {
     let tables = Reader::open(&setting.path("out.cap"))?.load_tables()?;
     let began = tables.session.started;
-    for wait in &waits {
+    let waits = command.samples.iter().filter(|found| found.wait.is_some());
+    let mut longest = 0;
+    for wait in waits {
         let from = wait.at.0 - wait.wait.map_or(0, |wait| wait.ns);
         assert_eq!(from, began.0, "{:?}", wait.user);
+        longest += wait.weight;
     }
-    let longest = waits.iter().map(|wait| wait.weight).sum::<u64>();
     if command.slept_ns != longest {
         return Err(format!("totals of {} ns, waits of {longest}", command.slept_ns).into());
     }

@@ -111,15 +111,24 @@ impl Steps {
             self.unchecked += 1;
             return;
         }
+        let is_call = after.sp == before.sp.wrapping_sub(8)
+            && (before.pc + 2..before.pc + 8).contains(&after.top);
+        let is_return = after.sp == before.sp + 8 && before.top == after.pc;
+        // Most instructions neither call nor return: then no name is needed to compare all callers.
+        if !is_call
+            && !is_return
+            && !old.starts_with("runtime.sigreturn")
+            && [before.end, after.end] == [END_COMPLETE; 2]
+            && before.callers == after.callers
+        {
+            return;
+        }
         let without = |callers: &[u64]| -> Vec<u64> {
             let kept = callers.iter().copied();
             kept.filter(|address| !SWITCHES.contains(&plain(stepped.name(*address))))
                 .collect()
         };
         let (mut expected, mut found) = (without(&before.callers), without(&after.callers));
-        let is_call = after.sp == before.sp.wrapping_sub(8)
-            && (before.pc + 2..before.pc + 8).contains(&after.top);
-        let is_return = after.sp == before.sp + 8 && before.top == after.pc;
         let mut astray = false;
         let mut returns = |expected: &mut Vec<u64>| {
             astray = expected.first() != Some(&after.pc);

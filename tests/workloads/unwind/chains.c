@@ -323,7 +323,8 @@ FRAME static uint64_t known_calls_pointer(uint64_t a)
 FRAME static uint64_t known_registers(uint64_t a)
 {
     while (now_ns() < known_until)
-        a += known_by_register(a);
+        for (int i = 0; i < 500; i++)
+            a += known_by_register(a);
     STAY;
     return a;
 }

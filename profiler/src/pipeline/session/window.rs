@@ -19,8 +19,10 @@ pub(super) struct Window {
     is_exact: bool,
     /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
     ends_at: Option<Instant>,
-    /// It was seen that this has come.
-    opened: bool,
+    /// What is left out at the beginning is over.
+    is_open: bool,
+    /// When that is over, where it is known.
+    opens_at: Option<Instant>,
     suspended: bool,
     /// What is to be recorded does not exist yet.
     awaiting: bool,
@@ -35,7 +37,8 @@ impl Window {
             from: at,
             is_exact: false,
             ends_at: None,
-            opened: delay.is_zero(),
+            is_open: delay.is_zero(),
+            opens_at: None,
             suspended: false,
             awaiting,
         }
@@ -59,6 +62,7 @@ impl Window {
                 true => Timestamp(u64::MAX),
                 false => Timestamp(now().0 + self.delay.as_nanos() as u64),
             };
+            self.opens_at = (!self.awaiting).then(|| self.started + self.delay);
         }
     }
 
@@ -80,18 +84,25 @@ impl Window {
 
     /// Whether samples and calls of this time are wanted.
     pub(super) fn is_open_at(&self, at: Timestamp) -> bool {
-        !self.suspended && at >= self.from
+        !self.suspended && !self.is_before(at)
     }
 
-    /// Whether what was left out at the beginning is over by then, and was not when this was last asked.
-    pub(super) fn opens(&mut self, at: Timestamp) -> bool {
-        let is_over = at >= self.from;
-        is_over && !std::mem::replace(&mut self.opened, is_over)
+    /// When what is left out at the beginning will be over, if that is known.
+    pub(super) fn opens_at(&self) -> Option<Instant> {
+        self.opens_at
+    }
+
+    /// It is over, and nothing before now is wanted: since when that is, which may be later than it was to be.
+    pub(super) fn open(&mut self) -> Timestamp {
+        self.opens_at = None;
+        self.is_open = true;
+        self.from = now();
+        self.from
     }
 
     /// Whether this time is left out because it is before all that is wanted.
     pub(super) fn is_before(&self, at: Timestamp) -> bool {
-        at < self.from
+        !self.is_open || at < self.from
     }
 
     /// From now on they are wanted, or not.

@@ -8,7 +8,6 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,6 +29,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// So often it is looked for the end of a step without a pause.
 const QUICK_LOOKS: u32 = 10_000;
 
+const PAGE: u64 = 4096;
+
+/// A page of memory: where it begins, and what it holds.
+struct Page(u64, [u8; PAGE as usize]);
+
+impl Page {
+    fn word(&self, address: u64) -> Option<u64> {
+        let from = address.checked_sub(self.0)? as usize;
+        let word = self.1.get(from..)?.first_chunk()?;
+        Some(u64::from_ne_bytes(*word))
+    }
+}
+
 pub(crate) struct Stepped {
     child: Child,
     memory: File,
@@ -41,7 +53,8 @@ pub(crate) struct Stepped {
     vdso: Option<(u64, u64, Table)>,
     symbols: Vec<Symbol>,
     thread_pointer: u64,
-    cache: RefCell<BTreeMap<u64, u64>>,
+    /// What was read of its memory since it stopped.
+    pages: RefCell<Vec<Page>>,
     asleep: bool,
 }
 
@@ -96,7 +109,7 @@ impl Stepped {
             vdso: None,
             symbols: Vec::new(),
             thread_pointer: 0,
-            cache: RefCell::default(),
+            pages: RefCell::default(),
             asleep: false,
         };
         stepped.place(program);
@@ -288,7 +301,7 @@ impl Stepped {
     pub(crate) fn stop(&mut self) -> Stop {
         let regs = self.registers();
         self.thread_pointer = regs.fs_base;
-        self.cache.borrow_mut().clear();
+        self.pages.borrow_mut().clear();
         let registers = [
             regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp,
             regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
@@ -335,14 +348,21 @@ impl Drop for Stepped {
 
 impl Memory for Stepped {
     fn read_u64(&self, address: u64) -> Option<u64> {
-        if let Some(word) = self.cache.borrow().get(&address) {
-            return Some(*word);
+        let mut pages = self.pages.borrow_mut();
+        // Mostly the last ones: a stack is walked from one end to the other.
+        if let Some(word) = pages.iter().rev().find_map(|page| page.word(address)) {
+            return Some(word);
         }
-        let mut word = [0; 8];
-        self.memory.read_exact_at(&mut word, address).ok()?;
-        let word = u64::from_ne_bytes(word);
-        self.cache.borrow_mut().insert(address, word);
-        Some(word)
+        let mut page = Page(address & !(PAGE - 1), [0; PAGE as usize]);
+        self.memory.read_exact_at(&mut page.1, page.0).ok()?;
+        let word = page.word(address);
+        pages.push(page);
+        word.or_else(|| {
+            // It lies in two of them.
+            let mut word = [0; 8];
+            self.memory.read_exact_at(&mut word, address).ok()?;
+            Some(u64::from_ne_bytes(word))
+        })
     }
 
     fn thread_pointer(&self) -> Option<u64> {
