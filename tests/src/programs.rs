@@ -296,6 +296,7 @@ fn without_profiler(text: &str) -> String {
 fn is_of_profiler(line: &str) -> bool {
     const BEGIN: [&str; 5] = ["profiler: ", "note: ", "lost: ", "user stacks: ", "wrote "];
     let counts = |line: &str| {
+        let line = line.strip_prefix("at least ").unwrap_or(line);
         let number = line.split(' ').next().unwrap_or_default();
         let digits = number.chars().all(|c| c.is_ascii_digit() || c == ',');
         let rest = &line[number.len()..];
@@ -307,11 +308,12 @@ fn is_of_profiler(line: &str) -> bool {
     BEGIN.iter().any(|begin| line.starts_with(begin)) || counts(line)
 }
 
-/// `2,348 calls; 4,204 functions had probes` -> 2348.
+/// `2,348 calls; 4,204 functions had probes` -> 2348, and so with `at least` before it.
 fn calls_recorded(text: &str) -> u64 {
     let line = text
         .lines()
         .find(|line| line.ends_with("had probes") || line.contains(" had probes, "));
+    let line = line.map(|line| line.strip_prefix("at least ").unwrap_or(line));
     let number = line.and_then(|line| line.split_once(" call"));
     number
         .and_then(|(number, _)| number.replace(',', "").parse().ok())
@@ -329,6 +331,11 @@ mod tests {
         assert_eq!(without_profiler(text), "ls: no such file\n12 samples\n");
         assert_eq!(calls_recorded(text), 2348);
         assert_eq!(calls_recorded("nothing"), 0);
+        let least = "at least 4,023 calls; 526 functions had probes\n";
+        assert_eq!(
+            (without_profiler(least), calls_recorded(least)),
+            (String::new(), 4023)
+        );
     }
 
     #[test]

@@ -214,10 +214,7 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
         ));
     }
     let made = nameless.iter().find_map(|(place, sums)| match place {
-        Place::RunTime { program } => {
-            let unnamed = sums.unnamed.saturating_sub(sums.not_said);
-            is_worth(unnamed).then_some((program, unnamed))
-        }
+        Place::RunTime { program } if is_worth(sums.unnamed) => Some((program, sums.unnamed)),
         _ => None,
     });
     if let Some((program, unnamed)) = made {

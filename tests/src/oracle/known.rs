@@ -245,7 +245,7 @@ pub struct Chains {
     pub right: u64,
     /// Stacks with known functions that are no end of one, by their names, with an example.
     pub wrong: BTreeMap<Vec<String>, (u64, String)>,
-    /// Stacks that end early, and say so: a piece of a chain, without a gap.
+    /// Stacks that end early, and say so, or while an exception lands: a piece of a chain, without a gap.
     pub cut: u64,
     /// Stacks without a known function: before `main`, behind it.
     pub outside: u64,
@@ -299,7 +299,11 @@ impl Chains {
             let mut pieces = chain.windows(found.len());
             pieces.any(|piece| piece.iter().eq(found.iter()))
         });
-        if !complete && is_piece {
+        // Where an exception lands, the frame of the function that unwinds is gone, and its rules still say where it was.
+        let lands = names
+            .first()
+            .is_some_and(|leaf| leaf.starts_with("_Unwind_"));
+        if (!complete || lands && !fits) && is_piece {
             self.cut += 1;
             return;
         }
@@ -359,6 +363,9 @@ mod tests {
         chains.add_names(&["known_c", "known_b"], false);
         chains.add_names(&["known_c", "known_a"], false);
         assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 1, 4));
+        chains.add_names(&["_Unwind_RaiseException", "known_b"], true);
+        chains.add_names(&["_Unwind_RaiseException", "known_c", "known_a"], true);
+        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 2, 5));
         assert_eq!(chains.whole(), 2);
     }
 }

@@ -436,7 +436,10 @@ fn two_interrupts_end_the_recording() -> Outcome {
 
 /// How long a recording says that its window was.
 fn window(summary: &str) -> Result<Duration, Box<dyn Error>> {
-    let (_, said) = summary.split_once("1 process in ").ok_or("no summary")?;
+    // Of none, if nothing happened in it.
+    let said =
+        (summary.split_once("1 process in ")).or_else(|| summary.split_once("0 processes in "));
+    let (_, said) = said.ok_or_else(|| format!("no summary: {summary}"))?;
     let (said, _) = said.split_once(" s").ok_or("no time")?;
     Ok(Duration::from_secs_f64(said.parse()?))
 }

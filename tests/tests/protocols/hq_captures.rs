@@ -124,7 +124,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
         .stdout;
     for said in [
         "1 gap of 40.0 ms: not watched until probes were attached",
-        "2 gaps of 500 ms: over budget, watched a part of the time",
+        "2 gaps in 250 ms of the time: over budget, watched a part of the time",
         "3 records lost",
         "≥",
     ] {
@@ -134,7 +134,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     for said in [
         "lost        3 records of calls without room in the kernel's buffer",
         "gaps        calls are missing in 1 gap of 40.0 ms: not watched until probes were attached",
-        "gaps        calls are missing in 2 gaps of 500 ms: over budget, watched a part of the time",
+        "gaps        calls are missing in 2 gaps in 250 ms of the time: over budget, watched a part of the time",
     ] {
         assert!(info.contains(said), "{said}: {info}");
     }
@@ -197,7 +197,7 @@ fn why_data_are_missing_is_said() -> Outcome {
         for said in [
             "complete    yes",
             "calls are missing in 1 gap of 1.00 ms: tracing was suspended",
-            "calls are missing in 2 gaps of 3.00 ms: events of the agent are missing",
+            "calls are missing in 2 gaps in 3.00 ms of the time: events of the agent are missing",
         ] {
             assert!(info.contains(said), "{capture}: {said}: {info}");
         }

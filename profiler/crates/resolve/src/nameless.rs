@@ -114,7 +114,8 @@ impl Nameless {
                     Some(Symbol::Unknown(UnknownReason::BadFile)) => sums.damaged += samples,
                     Some(Symbol::Unknown(UnknownReason::TooLarge)) => sums.too_large += samples,
                     Some(Symbol::Unknown(UnknownReason::NoFile)) => sums.gone += samples,
-                    None => sums.not_said += samples,
+                    // Names of code that is made at run time are only looked for where there may be some.
+                    None if kind == Some(FrameKind::Native) => sums.not_said += samples,
                     _ => {}
                 }
             }

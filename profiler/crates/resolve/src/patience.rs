@@ -27,8 +27,8 @@ use super::warnings::warn_once;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The same of what takes work as well.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
-/// Where somebody was waited for in vain, others who do not answer at once are waited for less during this time: however
-/// many are silent, what is held up is held up once.
+/// Where somebody was waited for in vain, other servers that do not answer at once are waited for less during this time:
+/// however many are silent, what is held up is held up about once.
 const IN_VAIN: Duration = Duration::from_secs(10);
 /// How many questions to one user's processes may be without an answer.
 const MAX_SILENT: usize = 3;
@@ -107,10 +107,6 @@ fn ask_for<T: Send + 'static>(
     question: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let whom = Whom::Process(pid);
-    let patience = match was_in_vain() {
-        true => patience / 10,
-        false => patience,
-    };
     let waited = Arc::new(Mutex::new(true));
     let (answer, answers) = sync_channel(1);
     // Taken by whoever asks it.

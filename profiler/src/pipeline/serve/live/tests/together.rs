@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use rustix::process::{Pid as RawPid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -65,6 +66,23 @@ impl TcfClient {
         assert_eq!(self.ask(&command).await, "\0", "no error");
     }
 
+    /// Samples of processes since the last read, which rest by then: until no more of them come, however late they are.
+    async fn rest<const N: usize>(&mut self, pids: [u32; N]) -> [u64; N] {
+        let mut sums = [0; N];
+        let mut quiet = 0;
+        while quiet < 3 {
+            sleep(Duration::from_millis(200)).await;
+            let mut more = 0;
+            for (sum, pid) in sums.iter_mut().zip(pids) {
+                let samples = self.samples(pid).await;
+                *sum += samples;
+                more += samples;
+            }
+            quiet = if more == 0 { quiet + 1 } else { 0 };
+        }
+        sums
+    }
+
     /// Samples since the last read.
     async fn samples(&mut self, pid: u32) -> u64 {
         let answer = self.ask(&format!("Profiler\0read\0\"P{pid}\"\0")).await;
@@ -96,6 +114,14 @@ fn tcf() -> (Box<dyn Front>, u16) {
     let server = Server::start(any, options, Box::new(NoMachine)).unwrap();
     let port = server.address().port();
     (Box::new(server), port)
+}
+
+/// Lets processes rest, or go on.
+fn signal(pids: &[u32], signal: Signal) {
+    for &pid in pids {
+        let pid = RawPid::from_raw(pid.cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
 }
 
 /// Time on processors, in ns.
@@ -159,20 +185,22 @@ async fn share(port: u16, client: Client) {
     // Each has its own of what both want, and nothing of what the other one wants alone.
     let all = [both, toys, tcfs];
     sleep(Duration::from_millis(500)).await;
+    signal(&all, Signal::STOP);
+    tcf.rest([both, tcfs]).await;
     let before = all.map(cpu_ns);
     let toy_before = all.map(|pid| of_process(&client.seen(), pid));
-    for pid in [both, tcfs] {
-        tcf.samples(pid).await;
-    }
+    signal(&all, Signal::CONT);
     sleep(Duration::from_secs(3)).await;
+    signal(&all, Signal::STOP);
+    let [of_both, own] = tcf.rest([both, tcfs]).await;
     let spent: Vec<u64> = all
         .iter()
         .zip(before)
         .map(|(&pid, before)| cpu_ns(pid) - before)
         .collect();
     let toy_after = all.map(|pid| of_process(&client.seen(), pid));
-    assert_close("TCF's of both", tcf.samples(both).await, TCF_HZ, spent[0]);
-    assert_close("TCF's own", tcf.samples(tcfs).await, TCF_HZ, spent[2]);
+    assert_close("TCF's of both", of_both, TCF_HZ, spent[0]);
+    assert_close("TCF's own", own, TCF_HZ, spent[2]);
     for (index, what) in ["the other's of both", "the other's own"]
         .iter()
         .enumerate()
@@ -194,11 +222,12 @@ async fn share(port: u16, client: Client) {
     // One leaves, and the other goes on.
     client.demand(false, None);
     client.calm().await;
-    tcf.samples(both).await;
     let before = cpu_ns(both);
+    signal(&[both], Signal::CONT);
     sleep(Duration::from_secs(1)).await;
-    let spent = cpu_ns(both) - before;
-    assert_close("TCF's alone", tcf.samples(both).await, TCF_HZ, spent);
+    signal(&[both], Signal::STOP);
+    let [alone] = tcf.rest([both]).await;
+    assert_close("TCF's alone", alone, TCF_HZ, cpu_ns(both) - before);
     assert_eq!(client.seen().detached, 1);
 
     // With the last one everything goes.
