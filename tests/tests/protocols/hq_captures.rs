@@ -147,7 +147,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     let json = { setting.run(&["report", "--calls", "--format", "json", "run.cap"])? }.success()?;
     let calls = &json.json()?["calls"];
     assert_eq!(calls["summary"]["lost_records"], 3);
-    assert_eq!(calls["summary"]["gaps"][1]["ns"], 500_000_000);
+    assert_eq!(calls["summary"]["gaps"][1]["ns"], 250_000_000);
     assert_eq!(calls["functions"][0]["not_estimable"], true);
     Ok(())
 }

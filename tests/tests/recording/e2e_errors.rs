@@ -490,12 +490,14 @@ fn calls_on_a_full_disk() -> Outcome {
         assert!(number("calls_seen") < all, "{row}");
         assert_eq!(number("open"), 0, "{row}");
     }
-    // What was open when there was no room any more.
-    let without_end = report["calls"]["summary"]["unrecorded"].as_u64();
+    // What was open when there was no room: two calls of each thread, each time that the room was too small for what came and
+    // took something smaller later.
+    let summary = &report["calls"]["summary"];
+    let number = |key: &str| summary[key].as_u64().unwrap_or(0);
+    let (without_end, seen) = (number("unrecorded"), number("seen"));
     assert!(
-        without_end.is_some_and(|calls| (1..=8).contains(&calls)),
-        "{}",
-        report["calls"]
+        (1..seen / 100).contains(&without_end),
+        "{without_end} of {seen}: {summary}"
     );
     Ok(())
 }
