@@ -636,7 +636,8 @@ fn a_server_that_falls_silent_holds_nothing_up() -> Outcome {
         return Ok(());
     };
     let pid = process.pid().to_string();
-    let mut recorder = setting.start_recording(&["-F", "999", "-p", &pid, "-v"])?;
+    // Who is asked then is waited for, and tables of all come after that: stacks of so long find room to be walked later.
+    let mut recorder = setting.start_recording(&["-F", "199", "-p", &pid, "-v"])?;
     recorder.wait_until("a capture", LIMIT, |_| setting.recording().is_ok())?;
     process.signal(Signal::USR1)?;
     std::thread::sleep(Duration::from_millis(500));
