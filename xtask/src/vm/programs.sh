@@ -81,9 +81,10 @@ for way in uretprobe ret-insn; do
     profiler record --no-samples --budget off --returns $way -d 3 -o out.cap --trace trace_long:inner \
         --trace trace_long:outer -- "$own/trace_long" 120000 >truth 2>said </dev/null &
     recorder=$!
+    # It is whole long before the command, whose end the recorder waits for, has ended.
     tries=0
-    until grep -q ' in [0-9.]* s' said || [ $tries = 600 ]; do
-        sleep 0.1
+    until profiler info out.cap 2>/dev/null | grep -q '^complete *yes' || [ $tries = 40 ]; do
+        sleep 0.5
         tries=$((tries + 1))
     done
     calls=$(profiler report --calls out.cap 2>/dev/null | grep -c inner)
