@@ -17,7 +17,7 @@ pub(super) struct About {
     last: Timestamp,
     losses: Losses,
     /// How many gaps there are of a reason, and how long they are together.
-    gaps: BTreeMap<GapReason, (u64, u64)>,
+    gaps: BTreeMap<GapReason, (u64, Spans)>,
     /// Waits that others stand for.
     waits_summed: u64,
     ends: StackEnds,
@@ -36,9 +36,9 @@ impl About {
             Event::Lost(lost) => self.losses.add(lost),
             // One without a length says where the next one begins.
             Event::Gap(gap) if gap.from < gap.to => {
-                let (count, ns) = self.gaps.entry(gap.reason).or_default();
+                let (count, spans) = self.gaps.entry(gap.reason).or_default();
                 *count += 1;
-                *ns = ns.saturating_add(gap.to.since(gap.from));
+                spans.add(gap.from, gap.to);
             }
             Event::Sample(sample) => {
                 let wait = sample.wait.as_ref();
@@ -87,12 +87,12 @@ impl About {
         )];
         let lost = self.losses.iter();
         notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
-        notes.extend(self.gaps.iter().map(|(reason, (count, ns))| {
+        notes.extend(self.gaps.iter().map(|(reason, (count, spans))| {
             let what = match reason {
                 GapReason::NoReturns => "returns",
                 _ => "calls",
             };
-            let (ms, reason) = (ns / 1_000_000, reason.phrase());
+            let (ms, reason) = (spans.ns() / 1_000_000, reason.phrase());
             format!("gaps of {what}: {count} of {ms} ms together, {reason}")
         }));
         let ends = self.ends.iter();
