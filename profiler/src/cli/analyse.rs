@@ -114,13 +114,16 @@ pub(super) struct InfoArgs {
 }
 
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
-    let range = args.time.unwrap_or_default();
     let terminal = io::stdout().is_terminal();
     let source_dir = args.source_dir.as_deref().map(|folder| {
         let opened = File::open(folder);
         opened.context(|| format!("failed to open {}", folder.display()))
     });
-    let Selection { filter, source } = args.selected.in_recording()?;
+    let Selection {
+        filter,
+        source,
+        range,
+    } = args.selected.in_recording(args.time)?;
     let options = ReportOptions {
         sort: match args.sort {
             Some(CallSort::Total) => Sort::Total,

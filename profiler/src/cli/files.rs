@@ -7,8 +7,8 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline;
-use profiler_capture::{CreateOptions, Derived, Existing, Merged, Reader, TimeRange};
-use profiler_model::{Function, Line, Symbol, Tables, Timestamp};
+use profiler_capture::{CreateOptions, Derived, Existing, Merged, Reader};
+use profiler_model::{Function, Line, Symbol, Tables};
 use profiler_report::export::{self, Settings};
 use profiler_report::view::{quantity, report};
 use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
@@ -107,7 +107,7 @@ pub(super) fn export(args: ExportArgs, common: &Common) -> Result<(), Failure> {
             ));
         }
     };
-    let selection = args.selected.in_recording()?;
+    let selection = args.selected.in_recording(args.time)?;
     let mut settings = Settings::new(format);
     for setting in &args.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {
@@ -130,18 +130,9 @@ pub(super) fn export(args: ExportArgs, common: &Common) -> Result<(), Failure> {
     let existing = Existing::forced(args.force);
     let export = pipeline::open_export(settings, path.as_deref(), existing, &inputs)?;
     pipeline::renounce(path.as_deref().as_slice());
-    let range = |tables: &Tables| {
-        let started = tables.session.started.0;
-        let at = |ns: u64| started.saturating_add(ns);
-        let range = args.time.unwrap_or_default();
-        TimeRange {
-            from: (range.from_ns).map_or(TimeRange::ALL.from, |ns| Timestamp(at(ns))),
-            to: (range.to_ns).map_or(TimeRange::ALL.to, |ns| Timestamp(at(ns).saturating_sub(1))),
-        }
-    };
     match other {
-        Some(other) => pipeline::export_difference(capture, other, range, &selection, export),
-        None => pipeline::export(capture, range, &selection, vec![export], common.quiet),
+        Some(other) => pipeline::export_difference(capture, other, &selection, export),
+        None => pipeline::export(capture, &selection, vec![export], common.quiet),
     }
 }
 

@@ -12,7 +12,7 @@ use profiler_model::raw::Comm;
 use profiler_model::text::printable;
 use profiler_model::{Pid, Tid};
 use profiler_report::derive::{self as recorded, ContainerNames, Target};
-use profiler_report::export::Selection;
+use profiler_report::export::{Selection, TimeRange};
 use profiler_target::Filter;
 use profiler_target::container::Selector;
 use profiler_target::proc_fs;
@@ -84,7 +84,8 @@ pub(super) struct SelectionWords {
 }
 
 impl SelectionWords {
-    pub(super) fn in_recording(self) -> Result<Selection, Failure> {
+    /// With the span that is meant, if not all of it.
+    pub(super) fn in_recording(self, time: Option<TimeRange>) -> Result<Selection, Failure> {
         Ok(Selection {
             filter: recorded::Filter {
                 target: self.target.in_recording()?,
@@ -93,6 +94,7 @@ impl SelectionWords {
                 no_self: self.no_self,
             },
             source: self.source,
+            range: time.unwrap_or_default(),
         })
     }
 }

@@ -7,10 +7,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Failure};
-use profiler_capture::{Existing, NewFile, Owner, Reader, TimeRange};
+use profiler_capture::{Existing, NewFile, Owner, Reader};
 use profiler_model::{Event, Sink, Tables};
 use profiler_report::export::{
-    self, Folded, Folding, Format, Only, Selection, Settings, Shows, SourceCounts,
+    self, Folded, Folding, Format, Only, Selection, Settings, Shows, SourceCounts, TimeRange,
 };
 use profiler_report::view::progress::LiveLine;
 use profiler_report::view::quantity;
@@ -126,7 +126,6 @@ fn is_descriptor(path: &Path) -> bool {
 pub fn export_difference(
     capture: Reader,
     other: Reader,
-    range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     mut export: Export,
 ) -> Result<(), Failure> {
@@ -137,8 +136,12 @@ pub fn export_difference(
         capture.path().display(),
         other.path().display()
     );
-    let before = folded(other, |_| TimeRange::ALL, selection, settings)?;
-    let after = folded(capture, range, selection, settings)?;
+    let whole = Selection {
+        range: TimeRange::default(),
+        ..selection.clone()
+    };
+    let before = folded(other, &whole, settings)?;
+    let after = folded(capture, selection, settings)?;
     let image = export::difference(settings, [&before, &after], &title);
     let image = image.ok_or_else(no_differences)??;
     export.output.write_all(&image)?;
@@ -156,20 +159,18 @@ pub(super) fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failu
 /// The stacks of what is selected of a capture.
 fn folded(
     mut capture: Reader,
-    range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     settings: &Settings,
 ) -> Result<Folded, Failure> {
     let (tables, mut settings) = (capture.load_tables()?, settings.clone());
     selection.check(&tables).map_err(Failure::failed)?;
     let all = [&mut settings].into_iter();
-    choose_sources(&mut capture, &tables, range(&tables), selection, all)?;
+    choose_sources(&mut capture, &tables, selection, all)?;
     let mut folding = Folding::new(&settings);
     let of_samples = [name_of(None)];
     replay(
         capture,
         tables,
-        range,
         selection,
         &mut [&mut folding],
         [&of_samples, &of_samples],
@@ -204,7 +205,6 @@ fn name_of(path: Option<&Path>) -> String {
 /// Replays what is selected of a capture into all exports at once; a long one shows how far it is, unless it is to be `quiet`.
 pub fn export(
     mut capture: Reader,
-    range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     mut exports: Vec<Export>,
     mut quiet: bool,
@@ -212,7 +212,7 @@ pub fn export(
     let tables = capture.load_tables()?;
     selection.check(&tables).map_err(Failure::failed)?;
     let all = exports.iter_mut().map(|export| &mut export.settings);
-    choose_sources(&mut capture, &tables, range(&tables), selection, all)?;
+    choose_sources(&mut capture, &tables, selection, all)?;
     let mut files = Vec::new();
     let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
     let (mut names, mut of_samples, mut declared) = (Vec::new(), Vec::new(), false);
@@ -240,7 +240,6 @@ pub fn export(
     replay(
         capture,
         tables,
-        range,
         selection,
         &mut borrowed,
         [&names, &of_samples],
@@ -253,7 +252,6 @@ pub fn export(
 fn choose_sources<'s>(
     reader: &mut Reader,
     tables: &Tables,
-    range: TimeRange,
     selection: &Selection,
     all: impl Iterator<Item = &'s mut Settings>,
 ) -> Result<(), Failure> {
@@ -263,7 +261,17 @@ fn choose_sources<'s>(
         return Ok(());
     }
     let mut counts = SourceCounts::default();
-    profiler_capture::replay_into(reader, tables, range, &mut [&mut counts])?;
+    let span = Selection {
+        range: selection.range,
+        ..Selection::default()
+    };
+    let mut only = Only::new(&mut counts, &span);
+    profiler_capture::replay_into(
+        reader,
+        tables,
+        profiler_capture::TimeRange::ALL,
+        &mut [&mut only],
+    )?;
     let mut said = Vec::new();
     for settings in open {
         let left_out = counts.choose(settings, tables);
@@ -284,7 +292,6 @@ fn choose_sources<'s>(
 fn replay(
     mut reader: Reader,
     mut tables: Tables,
-    range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     sinks: &mut [&mut dyn Sink],
     [names, of_samples]: [&[String]; 2],
@@ -310,8 +317,12 @@ fn replay(
     for sink in &mut chosen {
         borrowed.push(sink);
     }
-    let replayed =
-        profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed);
+    let replayed = profiler_capture::replay_into(
+        &mut reader,
+        &tables,
+        profiler_capture::TimeRange::ALL,
+        &mut borrowed,
+    );
     drop(borrowed);
     shown.line.clear();
     replayed?;

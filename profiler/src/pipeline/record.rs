@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, FAILED, Failure};
-use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler_capture::{CreateOptions, Reader, Writer};
 use profiler_model::text::printable;
 use profiler_model::{Consumer, LostKind, LostReason, StackEnds, heap};
 use profiler_probe::{AttachedSource, now};
@@ -158,7 +158,7 @@ pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
 fn export(capture: &Path, exports: Vec<Export>, quiet: bool) -> Result<(), Failure> {
     let capture = Reader::open(capture)?;
     let selection = Selection::default();
-    outputs::export(capture, |_| TimeRange::ALL, &selection, exports, quiet)
+    outputs::export(capture, &selection, exports, quiet)
 }
 
 fn record(request: Box<Request>, path: &Path, later: Later) -> Result<Box<Finished>, Failure> {

@@ -480,7 +480,7 @@ fn of_function(name: &str) -> Selection {
             functions: vec![name.to_owned()],
             ..Filter::default()
         },
-        source: None,
+        ..Selection::default()
     }
 }
 

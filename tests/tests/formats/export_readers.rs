@@ -12,6 +12,8 @@ use crate::golden;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use profiler_model::*;
+use profiler_report::export::{Selection, TimeRange};
+use profiler_report::view::report::{self, Collector, Format, ReportOptions};
 use profiler_tests::canonical;
 use profiler_wire::Message;
 use profiler_wire::otlp::ProfilesData;
@@ -463,6 +465,72 @@ fn sums_are_those_of_the_events() {
             "{error}"
         );
     }
+}
+
+/// What all of a span weighs in its report.
+fn reported(range: TimeRange, (tables, events): &Recording) -> u64 {
+    let options = ReportOptions {
+        range,
+        format: Format::Json,
+        ..ReportOptions::default()
+    };
+    let mut collected = Collector::for_report(&options);
+    for event in events {
+        collected.add(event, tables);
+    }
+    let (mut out, collected) = (Vec::new(), &collected);
+    report::run(&report::Recording { tables, collected }, &options, &mut out).unwrap();
+    let report: Json = serde_json::from_slice(&out).unwrap();
+    report["header"]["weight"].as_u64().unwrap()
+}
+
+#[test]
+fn a_span_has_of_each_wait_what_the_report_of_it_has() {
+    let session = canonical::session_with_everything();
+    let whole = weights(&session, |_| true);
+    let mut sum = 0;
+    // Waits begin and end on both sides of each border.
+    for span in ["..20ms", "20ms..45ms", "45ms..46ms", "46ms.."] {
+        let selection = Selection {
+            range: span.parse().unwrap(),
+            ..Selection::default()
+        };
+        let expected = reported(selection.range, &session);
+        sum += expected;
+        for reader in READERS.iter().filter(|reader| reader.weighs) {
+            let settings = settings(reader.format, reader.options);
+            let file = export_into(&settings, &selection, &session).unwrap();
+            let sums = weights_of((reader.read)(&file).stacks);
+            assert_eq!(sums["[all]"], expected, "{} of {span}", reader.format);
+        }
+        for format in ["folded", "speedscope"] {
+            let file = export_into(&settings(format, &[]), &selection, &session).unwrap();
+            let sum: u64 = match format {
+                "folded" => String::from_utf8(file)
+                    .unwrap()
+                    .lines()
+                    .map(last_number)
+                    .sum(),
+                _ => speedscope_sum(&file),
+            };
+            assert_eq!(sum, expected, "{format} of {span}");
+        }
+    }
+    assert_eq!(sum, whole["[all]"]);
+}
+
+fn last_number(line: &str) -> u64 {
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn speedscope_sum(file: &[u8]) -> u64 {
+    let file: Json = serde_json::from_slice(file).unwrap();
+    let profiles = file["profiles"].as_array().unwrap().iter();
+    let weights = profiles.filter_map(|profile| profile["weights"].as_array());
+    weights
+        .flatten()
+        .map(|weight| weight.as_u64().unwrap())
+        .sum()
 }
 
 /// The same samples, every other one by the same source at another rate, as if two captures were merged.

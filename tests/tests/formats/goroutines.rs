@@ -126,7 +126,7 @@ fn depths_of_a_selection_are_those_of_the_stack() {
     };
     let selection = Selection {
         filter,
-        source: None,
+        ..Selection::default()
     };
     for format in nests::FORMATS {
         let file = export_into(&settings(format, &[]), &selection, &session).unwrap();

@@ -57,12 +57,11 @@ pub fn try_export_of(
         target: target.clone(),
         ..Filter::default()
     };
-    let source = None;
-    export_into(
-        &settings(format, &[]),
-        &Selection { filter, source },
-        session,
-    )
+    let selection = Selection {
+        filter,
+        ..Selection::default()
+    };
+    export_into(&settings(format, &[]), &selection, session)
 }
 
 pub fn export_into(

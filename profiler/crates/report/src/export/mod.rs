@@ -51,6 +51,7 @@ use std::path::Path;
 use profiler_model::Sink;
 use settings::Declared;
 
+pub use crate::derive::TimeRange;
 pub use collect::{Folded, Folding};
 pub use default_source::SourceCounts;
 pub use only::{Only, Selection};

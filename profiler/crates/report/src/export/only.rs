@@ -1,4 +1,5 @@
-//! Only what is meant, for any format: what certain processes and threads did, in certain functions and modules, of one source.
+//! Only what is meant, for any format: what certain processes and threads did, in certain functions and modules, of one source,
+//! in a span of time.
 //!
 //! Input: all events; output: those that are meant, and those of no process in particular (markers, losses, the clock). It is the
 //! selection of a report: samples with a function in their stack, calls of it; traced calls that are left out enclose
@@ -9,7 +10,9 @@ use std::io;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::derive::{CallFilter, Chosen, Filter, Functions, InStack, Sources, is_recorder};
+use crate::derive::{
+    CallFilter, Chosen, Filter, Functions, InStack, Sources, Span, TimeRange, is_recorder,
+};
 use profiler_model::*;
 
 /// What is meant of a recording. By default all of it.
@@ -19,12 +22,15 @@ pub struct Selection {
     pub filter: Filter,
     /// Samples of the source of this name alone, or `wall`; see [`Sources::choose`].
     pub source: Option<String>,
+    /// Of this span.
+    pub range: TimeRange,
 }
 
 /// A sink that passes on what is meant.
 pub struct Only<'a> {
     inner: &'a mut dyn Sink,
     selection: &'a Selection,
+    span: Span,
     found: Option<Found>,
     stacks: InStack,
     calls: CallFilter,
@@ -83,6 +89,7 @@ impl<'a> Only<'a> {
         Only {
             inner,
             selection,
+            span: Span::new(selection.range),
             found: None,
             stacks: InStack::new(&selection.filter),
             calls: CallFilter::new(&selection.filter),
@@ -167,6 +174,10 @@ impl<'a> Only<'a> {
 impl Sink for Only<'_> {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         self.find(tables)?;
+        let Some(part) = self.span.part(event, tables) else {
+            return Ok(());
+        };
+        let event = &*part;
         if self.is_all() {
             return self.inner.event(event, tables);
         }

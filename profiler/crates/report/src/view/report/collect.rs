@@ -5,10 +5,12 @@
 
 use std::io;
 
-use super::options::{By, ReportOptions, TimeRange};
+use super::options::{By, ReportOptions};
 use crate::derive::CallFilter;
 use crate::derive::calls::Part;
-use crate::derive::{Aggregator, CallLimits, CallTable, EndTable, Losses, Merge, WaitTable};
+use crate::derive::{
+    Aggregator, CallLimits, CallTable, EndTable, Losses, Merge, Span, TimeRange, WaitTable,
+};
 use profiler_model::*;
 
 /// Marks beyond this many are only counted: a report lists a few.
@@ -17,8 +19,7 @@ const MAX_MARKS: usize = 1000;
 /// Folds the events of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
-    range: TimeRange,
-    origin: Option<Timestamp>,
+    span: Span,
     last: Timestamp,
     clock: Option<Clock>,
     pub(super) samples: Aggregator,
@@ -38,7 +39,7 @@ impl Collector {
     /// Takes what is in a range.
     pub fn new(range: TimeRange) -> Collector {
         Collector {
-            range,
+            span: Span::new(range),
             samples: Aggregator::new(Merge::Thread),
             ..Collector::default()
         }
@@ -64,31 +65,28 @@ impl Collector {
 
     /// Takes one event.
     pub fn add(&mut self, event: &Event, tables: &Tables) {
+        let part = self.span.part(event, tables);
+        self.last = self.last.max(event.at());
         match event {
             Event::Sample(sample) => {
                 self.all_samples += 1;
-                let wanted = self.is_wanted(event, tables);
                 if let Some(wait) = &sample.wait {
                     self.waits.recorded(sample, wait);
                 }
-                match &sample.wait {
-                    Some(wait) if !self.range.is_all() => self.part_of(sample, wait, tables),
-                    _ if wanted => self.take(sample, tables),
-                    _ => {}
+                if let Some(Event::Sample(sample)) = part.as_deref() {
+                    self.take(sample, tables);
                 }
             }
             Event::Call(_) | Event::Throw(_) => {
-                let wanted = self.is_wanted(event, tables);
                 let part = match self.call_filter.admits(event, tables) {
                     None => return,
                     Some(false) => Part::OtherFunction,
-                    Some(true) if wanted => Part::Counted,
+                    Some(true) if part.is_some() => Part::Counted,
                     Some(true) => Part::OtherTime,
                 };
                 self.calls.add(event, tables, part);
             }
             Event::CallCount(count) => {
-                self.is_wanted(event, tables);
                 if self.call_filter.admits_function(count.function, tables) {
                     let part = match self.counts_hold() {
                         true => Part::Counted,
@@ -98,28 +96,21 @@ impl Collector {
                 }
             }
             Event::Gap(gap) => {
-                self.is_wanted(event, tables);
-                self.gap(gap, tables);
-            }
-            Event::Waits(waits) => {
-                let wanted = self.is_wanted(event, tables);
-                let from = waits.from.since(self.origin());
-                // Of a span that is only partly looked at nobody knows which waits are meant.
-                let is_taken = wanted && self.range.from_ns.is_none_or(|start| from >= start);
-                self.waits.totals(waits, is_taken);
-            }
-            Event::Lost(lost) => {
-                let origin = self.origin_at(lost.from, false, tables);
-                let (from, to) = (lost.from.since(origin), lost.to.since(origin));
-                let count = self.range.share(from, to, lost.count);
-                if count > 0 {
-                    self.losses.add_count(lost.reason, count);
+                let wanted =
+                    (gap.function).is_none_or(|id| self.call_filter.admits_function(id, tables));
+                if let Some(part) = part.filter(|_| wanted && gap.from < gap.to) {
+                    self.calls.add(&part, tables, Part::Counted);
                 }
-                self.last = self.last.max(lost.to);
+            }
+            Event::Waits(waits) => self.waits.totals(waits, part.is_some()),
+            Event::Lost(_) => {
+                if let Some(Event::Lost(lost)) = part.as_deref() {
+                    self.losses.add(lost);
+                }
                 self.calls.add(event, tables, Part::OtherTime);
             }
             Event::Mark(mark) => {
-                if self.is_wanted(event, tables) {
+                if part.is_some() {
                     self.mark_count += 1;
                     if self.marks.len() < MAX_MARKS {
                         self.marks.push(mark.clone());
@@ -127,7 +118,6 @@ impl Collector {
                 }
             }
             Event::Clock(clock) => {
-                self.is_wanted(event, tables);
                 self.clock.get_or_insert(*clock);
             }
             // Processes that were there before have times before the start.
@@ -138,28 +128,7 @@ impl Collector {
     /// Whether the kernel's counts are about what is looked at: they are of all threads and of the
     /// whole recording.
     pub(super) fn counts_hold(&self) -> bool {
-        self.range.is_all() && self.call_filter.admits_all_threads()
-    }
-
-    /// Takes the part of a wait that is in the range.
-    fn part_of(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) {
-        let origin = self.origin();
-        let at = |ns: u64| Timestamp(origin.0.saturating_add(ns));
-        let (from, to) = (self.range.from_ns.unwrap_or(0), self.range.to_ns);
-        let part = wait.within(sample.at, at(from), at(to.unwrap_or(u64::MAX)));
-        let Some(part) = part else {
-            return;
-        };
-        let share = match wait.ns {
-            0 => u128::from(sample.weight),
-            ns => u128::from(sample.weight) * u128::from(part.ns) / u128::from(ns),
-        };
-        let sample = Sample {
-            weight: u64::try_from(share).unwrap_or(u64::MAX),
-            wait: Some(part),
-            ..sample.clone()
-        };
-        self.take(&sample, tables);
+        self.range().is_all() && self.call_filter.admits_all_threads()
     }
 
     fn take(&mut self, sample: &Sample, tables: &Tables) {
@@ -170,31 +139,6 @@ impl Collector {
         }
     }
 
-    /// Takes the part of a gap that is in the range.
-    fn gap(&mut self, gap: &Gap, tables: &Tables) {
-        let origin = self.origin();
-        let clip = |at: Timestamp| {
-            let from = self.range.from_ns.unwrap_or(0);
-            let at = at.since(origin).max(from);
-            Timestamp(
-                origin
-                    .0
-                    .saturating_add(at.min(self.range.to_ns.unwrap_or(u64::MAX))),
-            )
-        };
-        let (from, to) = (clip(gap.from), clip(gap.to));
-        let function = gap.function;
-        let wanted = function.is_none_or(|id| self.call_filter.admits_function(id, tables));
-        if from < to && wanted {
-            let clipped = Gap {
-                from,
-                to,
-                ..gap.clone()
-            };
-            self.calls.add(&Event::Gap(clipped), tables, Part::Counted);
-        }
-    }
-
     /// Whether something could not be written.
     pub fn misses_unwritten(&self) -> bool {
         self.losses.unwritten() > 0
@@ -202,18 +146,19 @@ impl Collector {
 
     /// Where relative times start.
     pub(super) fn origin(&self) -> Timestamp {
-        self.origin.unwrap_or_default()
+        self.span.origin().unwrap_or_default()
     }
 
     /// The span that was looked at, relative to the origin, in nanoseconds.
     pub(super) fn span_ns(&self) -> (u64, u64) {
         let whole = self.last.since(self.origin());
-        let from = self.range.from_ns.unwrap_or(0).min(whole);
-        (from, self.range.to_ns.unwrap_or(whole).clamp(from, whole))
+        let range = self.range();
+        let from = range.from_ns.unwrap_or(0).min(whole);
+        (from, range.to_ns.unwrap_or(whole).clamp(from, whole))
     }
 
     pub(super) fn range(&self) -> TimeRange {
-        self.range
+        self.span.range()
     }
 
     /// Wall time of the origin, in nanoseconds since 1970.
@@ -223,19 +168,6 @@ impl Collector {
             .realtime_ns
             .saturating_add(self.origin().since(clock.monotonic));
         Some(at.saturating_sub(clock.monotonic.since(self.origin())))
-    }
-
-    fn is_wanted(&mut self, event: &Event, tables: &Tables) -> bool {
-        let at = event.at();
-        let origin = self.origin_at(at, event.is_recorded(), tables);
-        self.last = self.last.max(at);
-        self.range.contains(at.since(origin))
-    }
-
-    /// The origin: see [`Session::began`]. `at` is the time of the first event.
-    fn origin_at(&mut self, at: Timestamp, is_recorded: bool, tables: &Tables) -> Timestamp {
-        let began = || tables.session.began(at, is_recorded.then_some(at));
-        *self.origin.get_or_insert_with(began)
     }
 }
 

@@ -37,10 +37,10 @@ pub mod waits_data;
 
 use std::io::{self, Write};
 
-pub use crate::derive::Filter;
 use crate::derive::short_name;
+pub use crate::derive::{Filter, TimeRange};
 pub use collect::Collector;
-pub use options::{By, CallSort, CallView, Format, ReportOptions, Sort, TimeRange};
+pub use options::{By, CallSort, CallView, Format, ReportOptions, Sort};
 
 use crate::derive::TargetError;
 use profiler_model::Tables;
