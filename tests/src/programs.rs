@@ -296,7 +296,7 @@ fn without_profiler(text: &str) -> String {
 fn is_of_profiler(line: &str) -> bool {
     const BEGIN: [&str; 5] = ["profiler: ", "note: ", "lost: ", "user stacks: ", "wrote "];
     let counts = |line: &str| {
-        let line = line.strip_prefix("at least ").unwrap_or(line);
+        let line = without_at_least(line);
         let number = line.split(' ').next().unwrap_or_default();
         let digits = number.chars().all(|c| c.is_ascii_digit() || c == ',');
         let rest = &line[number.len()..];
@@ -313,11 +313,16 @@ fn calls_recorded(text: &str) -> u64 {
     let line = text
         .lines()
         .find(|line| line.ends_with("had probes") || line.contains(" had probes, "));
-    let line = line.map(|line| line.strip_prefix("at least ").unwrap_or(line));
+    let line = line.map(without_at_least);
     let number = line.and_then(|line| line.split_once(" call"));
     number
         .and_then(|(number, _)| number.replace(',', "").parse().ok())
         .unwrap_or(0)
+}
+
+/// A line that counts, without the words before a number that is a bound.
+fn without_at_least(line: &str) -> &str {
+    line.strip_prefix("at least ").unwrap_or(line)
 }
 
 #[cfg(test)]

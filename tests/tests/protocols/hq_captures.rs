@@ -115,7 +115,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     let end = receiver.end();
     let missing = "missing: 3 records of calls without room in the kernel's buffer; \
                    1 gap of 40.0 ms: not watched until probes were attached; \
-                   2 gaps of 500 ms: over budget, watched a part of the time";
+                   2 gaps in 250 ms of the time: over budget, watched a part of the time";
     assert!(end.contains(missing), "{end}");
 
     let report = setting

@@ -249,9 +249,9 @@ fn missing_there(counts: &ImportCounts) -> Vec<String> {
     let lost = counts.lost_there.iter();
     let lost = lost.map(|(reason, &n)| format!("{} {}", quantity::count(n), reason.phrase()));
     let gaps = counts.gaps.iter();
-    let gaps = gaps.map(|(reason, &(gaps, ns))| {
-        let (gaps, length) = (quantity::plural(gaps, "gap"), quantity::duration(ns));
-        format!("{gaps} of {length}: {}", reason.phrase())
+    let gaps = gaps.map(|(reason, (gaps, times))| {
+        let gaps = quantity::gaps(*gaps, times.ns());
+        format!("{gaps}: {}", reason.phrase())
     });
     lost.chain(gaps).collect()
 }

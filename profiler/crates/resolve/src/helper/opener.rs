@@ -96,9 +96,11 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
         return Err(OpenError::Silent);
     }
     let is_served = identity.major == 0;
-    let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
-        true => SHORT_PATIENCE,
-        false => PATIENCE,
+    // Where a server was silent lately, others are waited for less, and what is silent then is told of them alone: a
+    // process may have files elsewhere.
+    let (patience, silent) = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+        true => (SHORT_PATIENCE, Whom::Device(device.0, device.1)),
+        false => (PATIENCE, Whom::Process(mapped.pid)),
     };
     let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
     let client = opener.get_or_insert_with(Client::that_opens);
@@ -109,7 +111,7 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
     // What it takes to start it is nobody's fault, and nobody's time.
     if client.start_meanwhile().is_err() {
         drop(opener);
-        return open_beside(mapped, patience);
+        return open_beside(mapped, patience, silent);
     }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
@@ -137,8 +139,12 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
 }
 
 /// Opens it where there is no process for that, or none yet: on a thread that can be left alone. What a server has is
-/// left out, since whoever reads it later would wait for the server.
-fn open_beside(mapped: &MappedFile<'_>, patience: Duration) -> Result<TargetFile, OpenError> {
+/// left out, since whoever reads it later would wait for the server. `silent` is given up if nothing comes from one.
+fn open_beside(
+    mapped: &MappedFile<'_>,
+    patience: Duration,
+    silent: Whom,
+) -> Result<TargetFile, OpenError> {
     let (pid, range, identity) = (mapped.pid, mapped.range, mapped.identity);
     let (path, root) = (mapped.path.to_owned(), mapped.root.cloned());
     let is_served = identity.major == 0;
@@ -161,11 +167,7 @@ fn open_beside(mapped: &MappedFile<'_>, patience: Duration) -> Result<TargetFile
     });
     opened.unwrap_or_else(|| {
         if is_served {
-            let whom = match patience == SHORT_PATIENCE {
-                true => Whom::Device(identity.major, identity.minor),
-                false => Whom::Process(pid),
-            };
-            give_up(whom, pid);
+            give_up(silent, pid);
         }
         Err(OpenError::Silent)
     })

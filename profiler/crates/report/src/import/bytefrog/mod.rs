@@ -74,8 +74,8 @@ pub struct ImportCounts {
     pub names_left_out: u64,
     /// What the agent says that it has lost, by [`LostReason`].
     pub lost_there: BTreeMap<LostReason, u64>,
-    /// When calls are missing, by what it says, and by what did not come: how often, and nanoseconds.
-    pub gaps: BTreeMap<GapReason, (u64, u64)>,
+    /// When calls are missing, by what it says, and by what did not come: how often, and the times.
+    pub gaps: BTreeMap<GapReason, (u64, Spans)>,
 }
 
 /// Makes batches of one run.
@@ -496,9 +496,9 @@ impl Importer {
         function: Option<FunctionId>,
         reason: GapReason,
     ) {
-        let (count, ns) = self.counts.gaps.entry(reason).or_default();
+        let (count, times) = self.counts.gaps.entry(reason).or_default();
         *count = count.saturating_add(1);
-        *ns = ns.saturating_add(to.since(from));
+        times.add(from, to);
         self.events.push(Event::Gap(Gap {
             from,
             to,

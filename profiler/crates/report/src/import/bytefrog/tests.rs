@@ -357,7 +357,8 @@ fn what_an_agent_did_not_watch_is_a_gap() {
     let names: Vec<&str> = traced.map(|(_, it)| tables.string(it.name)).collect();
     assert_eq!(names, ["work", "idle"]);
     let counts = importer.counts();
-    assert_eq!(counts.gaps[&NotYetAttached], (2, 40_000_000));
+    let (count, times) = &counts.gaps[&NotYetAttached];
+    assert_eq!((*count, times.ns()), (2, 40_000_000));
     assert_eq!(counts.lost_there[&LostReason::CallRingFull], 4);
 }
 
