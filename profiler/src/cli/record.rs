@@ -133,6 +133,7 @@ fn request(mut args: Box<RecordArgs>, common: &Common) -> Result<Box<Request>, F
             cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
+            nice: None,
             command: args.target.take_command(),
             delay: args.delay,
         }),

@@ -176,6 +176,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
             cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
+            nice: None,
             command: args.target.take_command(),
             delay: Duration::ZERO,
         }),

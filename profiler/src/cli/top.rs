@@ -75,6 +75,7 @@ fn request(mut args: Box<TopArgs>, common: &Common) -> Result<Box<Request>, Fail
             cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
+            nice: None,
             command: args.target.take_command(),
             delay: Duration::ZERO,
         }),

@@ -42,6 +42,8 @@ pub struct Watch {
     pub command: Option<Vec<OsString>>,
     /// Who runs it; none: who we are.
     pub user: Option<User>,
+    /// Its nice value, where the thread that starts it has another priority for its own sake.
+    pub nice: Option<i32>,
     /// Samples and calls before this time are left out.
     pub delay: Duration,
 }
@@ -100,8 +102,8 @@ impl Prepared {
                 )));
             }
             Some(command) => {
-                let stopped =
-                    StoppedCommand::create(command, watch.user.as_ref()).map_err(|error| {
+                let stopped = StoppedCommand::create(command, watch.user.as_ref(), watch.nice)
+                    .map_err(|error| {
                         let as_another = watch.user.is_some();
                         super::privileges::start_failure(&command[0], as_another, &error)
                     })?;

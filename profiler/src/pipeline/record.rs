@@ -115,6 +115,9 @@ pub struct Finished {
 
 /// Records until the end that was asked for, writes all outputs.
 pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
+    // Whoever has all processors would hold up the start as well, and the end.
+    let priority = Priority::begin();
+    request.watch.nice = priority.nice_before();
     scratch::sweep();
     let mut scratch = Scratch::new(request.capture.is_none());
     let capture = request
@@ -143,8 +146,12 @@ pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
         mounts_tracefs: false,
     };
     let mut finished = record(request, &capture, later)?;
+    finished.had_priority = priority.is_raised();
     scratch.keep_locked();
-    if !exports.is_empty() {
+    if exports.is_empty() {
+        priority.keep();
+    } else {
+        drop(priority);
         export(&capture, exports, quiet).map_err(|failure| scratch.keep(failure))?;
     }
     if scratch.used {
@@ -207,8 +214,6 @@ struct Recording {
     interrupts: u32,
     has_ring: bool,
     dumps: u32,
-    /// Until all is written: the end is waited for too.
-    priority: Priority,
 }
 
 impl Driver for Recording {
@@ -276,8 +281,6 @@ impl Recording {
         }
         let create = request.create;
         let prepared = Prepared::new(request.watch)?;
-        // The command is there, and has what priority it has.
-        let priority = Priority::begin();
         let mut session = Session::attach(prepared)?;
         let output = match request.screen {
             None => {
@@ -315,7 +318,6 @@ impl Recording {
             interrupts: 0,
             has_ring,
             dumps: 0,
-            priority,
         });
         Ok((session, recording))
     }
@@ -477,7 +479,7 @@ impl Recording {
             none_fits: counts.samples > 0 && totals.events[0] == 0 && totals.dropped > 0,
             lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
-            had_priority: self.priority.is_raised(),
+            had_priority: false,
             elapsed,
             sources,
             counters,

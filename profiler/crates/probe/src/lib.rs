@@ -30,7 +30,6 @@ mod offsets;
 pub mod privileges;
 mod ring;
 mod sampler;
-pub mod schedule;
 mod sideband;
 mod source;
 mod sys;

@@ -16,6 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::schedule::{Class, class_of, handing_on, set_class, this_thread};
+
 /// Is told of a process, by its id, and whether it is there.
 pub type Told = dyn Fn(u32, bool) + Send + Sync;
 
@@ -74,9 +76,10 @@ pub fn forget_ended() {
     started().forget_ended();
 }
 
-/// Starts it, with the socket for standard input.
+/// Starts it, with the socket for standard input. It begins in the class of this thread, which waits for it: it is to go as
+/// others do, or be put elsewhere.
 pub fn start(command: &mut Command, socket: OwnedFd) -> io::Result<Child> {
-    let child = run(command, socket)?;
+    let child = handing_on(|| run(command, socket))?;
     let mut started = started();
     started.forget_ended();
     let pid = child.id();
@@ -99,6 +102,15 @@ fn run(command: &mut Command, socket: OwnedFd) -> io::Result<Child> {
         // Its folder must not keep a file system from being unmounted.
         .current_dir("/")
         .spawn()
+}
+
+/// From now on this thread, which has just been started, is scheduled like all others.
+pub fn go_as_others() {
+    let this = this_thread();
+    if !matches!(class_of(this), Ok(Some(Class::Ordinary(0..)))) {
+        // It needs no right.
+        let _ = set_class(this, Class::Ordinary(0), true);
+    }
 }
 
 /// Closes all descriptors but the standard ones, in a process that has opened none yet: they are its parent's.

@@ -15,7 +15,11 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use profiler_model::Pid;
 
+use super::schedule::{Class, set_class, this_thread};
 use super::user::User;
+
+/// The thread that starts it, which has its priority.
+pub const SPAWNER: &str = "spawn";
 
 /// A command waiting to be run.
 #[derive(Debug)]
@@ -32,8 +36,13 @@ pub struct RunningCommand {
 }
 
 impl StoppedCommand {
-    /// Creates the process, as `user` if one is given.
-    pub fn create(command: &[OsString], user: Option<&User>) -> io::Result<StoppedCommand> {
+    /// Creates the process, as `user` if one is given, and with this nice value, where the calling thread has another
+    /// one for its own sake.
+    pub fn create(
+        command: &[OsString],
+        user: Option<&User>,
+        nice: Option<i32>,
+    ) -> io::Result<StoppedCommand> {
         let (program, arguments) = command
             .split_first()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no command given"))?;
@@ -48,8 +57,12 @@ impl StoppedCommand {
         // `spawn` returns only after exec, so it waits in a thread of its own. The thread owns the
         // child's ends of the pipes: if fork fails, they close and the read below ends.
         let spawner = std::thread::Builder::new()
-            .name("spawn".into())
+            .name(SPAWNER.into())
             .spawn(move || {
+                if let Some(nice) = nice {
+                    // What it starts inherits it.
+                    set_class(this_thread(), Class::Ordinary(nice), true)?;
+                }
                 let child = command.spawn();
                 drop((pid_writer, go_reader));
                 child
@@ -221,7 +234,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("ran");
         let script = format!("echo $$ > {}", file.display());
-        let stopped = StoppedCommand::create(&words(&["sh", "-c", &script]), None).unwrap();
+        let stopped = StoppedCommand::create(&words(&["sh", "-c", &script]), None, None).unwrap();
         let pid = stopped.pid();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!file.exists());
@@ -236,10 +249,11 @@ mod tests {
 
     #[test]
     fn exec_errors_and_statuses_are_those_of_the_command() {
-        let stopped = StoppedCommand::create(&words(&["/no/such/program"]), None).unwrap();
+        let stopped = StoppedCommand::create(&words(&["/no/such/program"]), None, None).unwrap();
         assert_eq!(stopped.run().unwrap_err().kind(), io::ErrorKind::NotFound);
         for (script, expected) in [("exit 7", 7), ("kill -9 $$", 137)] {
-            let stopped = StoppedCommand::create(&words(&["sh", "-c", script]), None).unwrap();
+            let stopped =
+                StoppedCommand::create(&words(&["sh", "-c", script]), None, None).unwrap();
             assert_eq!(
                 shell_status(stopped.run().unwrap().child.wait().unwrap()),
                 expected
@@ -249,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_command_that_is_not_let_go_never_runs() {
-        let stopped = StoppedCommand::create(&words(&["true"]), None).unwrap();
+        let stopped = StoppedCommand::create(&words(&["true"]), None, None).unwrap();
         let StoppedCommand { go, spawner, .. } = stopped;
         drop(go);
         // The child leaves before exec, which std reports as a child that could be spawned.
@@ -270,7 +284,7 @@ mod tests {
             nobody.uid
         );
         let stopped =
-            StoppedCommand::create(&words(&["sh", "-c", &script]), Some(&nobody)).unwrap();
+            StoppedCommand::create(&words(&["sh", "-c", &script]), Some(&nobody), None).unwrap();
         assert_eq!(
             shell_status(stopped.run().unwrap().child.wait().unwrap()),
             0

@@ -15,6 +15,7 @@ pub mod debugger;
 pub mod fate;
 pub mod pause;
 pub mod proc_fs;
+pub mod schedule;
 pub mod translator;
 pub mod user;
 

@@ -230,6 +230,7 @@ impl Tracers {
             target: format!("pid {}", tracing.process),
             command: None,
             user: None,
+            nice: None,
             delay: Duration::ZERO,
         }))?;
         prepared.are_there()?;

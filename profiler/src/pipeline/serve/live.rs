@@ -111,6 +111,7 @@ impl Adjustable {
             target: "system-wide".to_owned(),
             command: None,
             user: None,
+            nice: None,
             delay: Duration::ZERO,
         }))?;
         let mut session = Session::attach_again(prepared, known)?;

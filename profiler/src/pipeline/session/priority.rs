@@ -3,10 +3,10 @@
 //! What is left too long in the kernel's buffers is lost, and what is told too late is not to be had any more: who
 //! empties the buffers, builds unwind tables, finds names and writes goes before what is recorded. Nice values count
 //! within a session or a cgroup only, so these threads are in a real-time class, as long as they have used less of it
-//! than their [`Account`] allows; behind that they are ordinary ones at nice -10. A thread of its own sees to that:
+//! than their [`Account`] allows; behind that they are ordinary ones at nice -20. A thread of its own sees to that:
 //! nobody has to come to an end of its work for its time to be over. Processor time in nanoseconds.
 //!
-//! What does not belong here: how a thread is scheduled (`profiler_probe::schedule`).
+//! What does not belong here: how a thread is scheduled (`profiler_target::schedule`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -15,10 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use profiler_probe::schedule::{
+use profiler_resolve::for_each_helper;
+use profiler_target::command::SPAWNER;
+use profiler_target::schedule::{
     Class, ThreadId, class_of, process_time_ns, set_class, this_thread, thread_time_ns,
 };
-use profiler_resolve::for_each_helper;
 
 /// Of a kind of threads together: so much real time at once.
 const BURST_NS: i64 = 300_000_000;
@@ -27,7 +28,7 @@ const SHARE: u128 = 4;
 /// A thread that helps, and has used so much, has more to do than is anybody's business.
 const MOST_HELP_NS: u64 = 2_000_000_000;
 /// The nice value of threads whose real time is used up.
-const NICE: i32 = -10;
+const NICE: i32 = -20;
 /// Real-time priorities: of who sees to it, of who empties buffers and writes, of who helps.
 const WATCHING: u32 = 3;
 const COLLECTING: u32 = 2;
@@ -89,6 +90,19 @@ impl Priority {
             watched: watched.ok().map(|thread| (thread, stop)),
             before: Some(before),
         }
+    }
+
+    /// The nice value that this thread had, if it has another priority now: what it starts for others' sake is to have it.
+    pub(in crate::pipeline) fn nice_before(&self) -> Option<i32> {
+        match self.before {
+            Some(Class::Ordinary(nice)) => Some(nice),
+            _ => None,
+        }
+    }
+
+    /// Until this process ends, which has nothing left to do but to say so.
+    pub(in crate::pipeline) fn keep(self) {
+        std::mem::forget(self);
     }
 
     /// Whether it goes before others at all.
@@ -155,6 +169,9 @@ enum Kind {
 #[derive(Debug)]
 struct Member {
     kind: Kind,
+    has_begun: bool,
+    /// What it starts begins in its class: it waits for that, and it is put where it belongs later.
+    hands_on: bool,
     class: Option<Class>,
     first_ns: u64,
     last_ns: u64,
@@ -164,6 +181,8 @@ impl Member {
     fn new(kind: Kind, now_ns: u64) -> Member {
         Member {
             kind,
+            has_begun: true,
+            hands_on: false,
             class: None,
             first_ns: now_ns,
             last_ns: now_ns,
@@ -191,7 +210,7 @@ impl Member {
             return;
         }
         self.class = Some(wanted);
-        if let Err(error) = raise(id, wanted) {
+        if let Err(error) = raise(id, wanted, self.hands_on) {
             log::debug!("thread {id}: {error}");
         }
     }
@@ -211,12 +230,15 @@ struct Watch {
 
 impl Watch {
     fn begin(main: ThreadId) -> io::Result<Watch> {
-        raise(main, Class::RealTime(COLLECTING))?;
+        raise(main, Class::RealTime(COLLECTING), true)?;
         let mut others: HashSet<ThreadId> = threads().collect();
         others.remove(&main);
         let now = Instant::now();
         let used_ns = thread_time_ns(main).unwrap_or(0);
-        let member = Member::new(Kind::Collects, used_ns);
+        let member = Member {
+            hands_on: true,
+            ..Member::new(Kind::Collects, used_ns)
+        };
         Ok(Watch {
             main,
             others,
@@ -231,7 +253,7 @@ impl Watch {
     fn run(&mut self, stop: &Stop) {
         let this = this_thread();
         self.others.insert(this);
-        if let Err(error) = raise(this, Class::RealTime(WATCHING)) {
+        if let Err(error) = raise(this, Class::RealTime(WATCHING), false) {
             log::debug!("who sees to priorities has none: {error}");
         }
         let mut over = stop.over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,6 +266,7 @@ impl Watch {
             let waited = stop.bell.wait_timeout(over, interval);
             over = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.leave();
     }
 
     /// Sees who is there, charges what was used, and puts all where they belong.
@@ -263,36 +286,37 @@ impl Watch {
         self.collecting
             .settle(passed, used[Kind::Collects as usize]);
         self.helping.settle(passed, used[Kind::Helps as usize]);
-        for id in threads() {
-            if let Some(member) = self.members.get_mut(&id) {
-                member.place(id, member.wanted(&self.collecting, &self.helping));
-            }
-        }
-        // None of them is waited for meanwhile: its number can't become another's.
-        for_each_helper(&mut |id| {
-            if let Some(member) = self.members.get_mut(&id) {
-                member.place(id, member.wanted(&self.collecting, &self.helping));
-            }
+        let (collecting, helping) = (&self.collecting, &self.helping);
+        place_all(&mut self.members, |member| {
+            member.wanted(collecting, helping)
         });
+    }
+
+    /// What goes on without it goes as all others do.
+    fn leave(&mut self) {
+        self.members.remove(&self.main);
+        place_all(&mut self.members, |_| Class::Ordinary(0));
     }
 
     fn see(&mut self) {
         let main_name = name_of(self.main);
         for id in threads() {
-            if self.others.contains(&id) || self.members.contains_key(&id) {
+            let member = self.members.get(&id);
+            if self.others.contains(&id) || member.is_some_and(|member| member.has_begun) {
                 continue;
             }
             let name = name_of(id);
-            if name == main_name {
-                // It has not begun yet.
+            if name.as_deref() == Some(SPAWNER) {
+                self.members.remove(&id);
                 continue;
             }
-            let kind = match name.as_deref() {
-                Some(WRITER) => Kind::Collects,
-                _ => Kind::Helps,
-            };
-            let used_ns = thread_time_ns(id).unwrap_or(0);
-            self.members.insert(id, Member::new(kind, used_ns));
+            let new = || Member::new(Kind::Helps, thread_time_ns(id).unwrap_or(0));
+            let member = self.members.entry(id).or_insert_with(new);
+            // Until then it has its parent's name. It helps, since who does not begin helps nobody.
+            member.has_begun = name != main_name;
+            if name.as_deref() == Some(WRITER) {
+                member.kind = Kind::Collects;
+            }
         }
         for_each_helper(&mut |id| {
             let used_ns = || process_time_ns(id).unwrap_or(0);
@@ -302,11 +326,23 @@ impl Watch {
     }
 }
 
+/// Puts all that are there where they belong.
+fn place_all(members: &mut HashMap<ThreadId, Member>, wanted: impl Fn(&Member) -> Class) {
+    let mut place = |id| {
+        if let Some(member) = members.get_mut(&id) {
+            member.place(id, wanted(member));
+        }
+    };
+    threads().for_each(&mut place);
+    // None of them is waited for meanwhile: its number can't become another's.
+    for_each_helper(&mut place);
+}
+
 /// Where real time is not to be had (cgroups of version 1 share it out), the nice value alone.
-fn raise(id: ThreadId, class: Class) -> io::Result<()> {
-    match set_class(id, class, false) {
+fn raise(id: ThreadId, class: Class, inherited: bool) -> io::Result<()> {
+    match set_class(id, class, inherited) {
         Err(_) if matches!(class, Class::RealTime(_)) => {
-            set_class(id, Class::Ordinary(NICE), false)
+            set_class(id, Class::Ordinary(NICE), inherited)
         }
         done => done,
     }

@@ -19,10 +19,11 @@ use super::{ASK, HOLD, MAX_FDS, MAX_NUMBERS, NAME, RELEASE, bytes_of, numbers};
 use crate::calls::closer::Closer;
 use crate::privileges::{CapabilitySet, reduce};
 use crate::sys;
-use profiler_target::background::close_inherited;
+use profiler_target::background::{close_inherited, go_as_others};
 
 /// Does all of it; returns the exit status.
 pub fn keep() -> u8 {
+    go_as_others();
     // Before anything can end it, and before it has anything.
     if sys::block_signals()
         .and_then(|()| close_inherited())

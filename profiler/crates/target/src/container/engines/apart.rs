@@ -343,6 +343,7 @@ pub fn serve_users(root: Option<&std::ffi::OsStr>) -> u8 {
 
 /// What the process that starts others gives up, and they with it.
 fn raise_walls(root: &Path) -> io::Result<()> {
+    background::go_as_others();
     // Where that is refused they stay open.
     let _ = background::close_inherited();
     let _ = rustix::thread::set_name(c"profiler-users");

@@ -25,6 +25,16 @@ struct SchedAttr {
     period: u64,
 }
 
+impl SchedAttr {
+    fn class(&self) -> Option<Class> {
+        match self.policy.cast_signed() {
+            libc::SCHED_OTHER => Some(Class::Ordinary(self.nice)),
+            libc::SCHED_RR => Some(Class::RealTime(self.priority)),
+            _ => None,
+        }
+    }
+}
+
 /// What a thread starts is scheduled in the ordinary way, at nice 0.
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
@@ -71,8 +81,32 @@ pub fn set_class(thread: ThreadId, class: Class, inherited: bool) -> io::Result<
     }
 }
 
+/// Starts something that is scheduled as this thread is: who waits for it, and goes before others, would wait for all of
+/// them. Whoever is started so is to be put where it belongs, by itself or by others.
+pub fn handing_on<T>(start: impl FnOnce() -> T) -> T {
+    let this = this_thread();
+    let inherited = |inherited| {
+        let attr = attr_of(this)?;
+        match (attr.flags & SCHED_FLAG_RESET_ON_FORK, attr.class()) {
+            (0, _) | (_, None) if inherited => Ok(false),
+            (_, Some(class)) => set_class(this, class, inherited).map(|()| true),
+            (_, None) => Ok(false),
+        }
+    };
+    let hands_on = inherited(true).unwrap_or(false);
+    let done = start();
+    if hands_on && let Err(error) = inherited(false) {
+        log::debug!("what thread {this} starts has its priority: {error}");
+    }
+    done
+}
+
 /// The class of a thread; none if it is one that is not told of here.
 pub fn class_of(thread: ThreadId) -> io::Result<Option<Class>> {
+    Ok(attr_of(thread)?.class())
+}
+
+fn attr_of(thread: ThreadId) -> io::Result<SchedAttr> {
     let mut attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         policy: 0,
@@ -89,11 +123,7 @@ pub fn class_of(thread: ThreadId) -> io::Result<Option<Class>> {
     if read < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(match attr.policy.cast_signed() {
-        libc::SCHED_OTHER => Some(Class::Ordinary(attr.nice)),
-        libc::SCHED_RR => Some(Class::RealTime(attr.priority)),
-        _ => None,
-    })
+    Ok(attr)
 }
 
 /// Processor time that a thread of this process has used; none if it has ended.
@@ -147,6 +177,10 @@ mod tests {
                 assert_eq!(class_of(this).unwrap(), Some(class));
                 let started = std::thread::spawn(|| class_of(this_thread()).unwrap());
                 assert_eq!(started.join().unwrap(), Some(Class::Ordinary(0)));
+                let started = || std::thread::spawn(|| class_of(this_thread()).unwrap());
+                assert_eq!(handing_on(started).join().unwrap(), Some(class));
+                // And no longer.
+                assert_eq!(started().join().unwrap(), Some(Class::Ordinary(0)));
             }
         };
         std::thread::spawn(on_a_thread).join().unwrap();
