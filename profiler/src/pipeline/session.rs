@@ -10,6 +10,7 @@
 
 mod about;
 mod attach;
+mod call_counts;
 mod collector;
 mod command;
 mod counts;
@@ -41,6 +42,7 @@ use profiler_target::command::RunningCommand;
 pub(super) use counts::Counts;
 pub(super) use priority::Priority;
 
+use self::call_counts::CallCounts;
 use self::collector::Collector;
 use self::command::Command;
 use self::cuts::{Border, Cut, Cuts};
@@ -73,6 +75,7 @@ pub(super) struct Session {
     window: Window,
     counts: Counts,
     cuts: Cuts,
+    call_counts: CallCounts,
     command: Command,
     /// The processes and threads that were named.
     targets: Vec<Target>,
@@ -304,18 +307,23 @@ impl Session {
         })
     }
 
-    /// Takes in what was waited up to a cut; false if that is not recorded.
+    /// Takes in what was waited up to a cut, and what was called; false if that is not recorded.
     fn begin_cut(&mut self, cut: Cut) -> bool {
         let Some((probe, raw)) = self.collector.attached() else {
             return false;
         };
         let mut told = Vec::new();
         let is_told = probe.tell_waits_up_to(cut.at, &mut told);
-        if !is_told.unwrap_or_else(|error| {
+        let has_waits = is_told.unwrap_or_else(|error| {
             log::warn!("waits that go on are told with a later part: {error}");
             false
-        }) {
+        });
+        let has_calls = cut.border != Border::Beginning && self.walk.traces();
+        if !has_waits && !has_calls {
             return false;
+        }
+        if has_calls {
+            self.walk.tell_counts((&mut *probe, &mut *raw));
         }
         self.cuts.begin(cut, &told, now());
         raw.append(&mut told);
@@ -326,7 +334,16 @@ impl Session {
     /// Resolves events, and hands over those before a cut by themselves.
     fn resolve_parts(&mut self, mut released: Vec<RawEvent>, consumer: &mut impl Consumer) {
         if let Some((cut, before)) = self.cuts.apply(&mut released) {
-            let behind = released.split_off(before);
+            let mut behind = released.split_off(before);
+            match cut.border {
+                Border::Beginning => {
+                    self.call_counts.tell(&mut released, false);
+                    self.call_counts.tell(&mut behind, false);
+                }
+                Border::Part | Border::Epoch => {
+                    self.call_counts.cut(cut.at, &mut released, &mut behind);
+                }
+            }
             self.resolve(std::mem::replace(&mut released, behind));
             if cut.border == Border::Epoch {
                 self.walk.resolver_mut().begin_epoch_after(cut.at);
@@ -335,6 +352,9 @@ impl Session {
             if cut.border != Border::Beginning {
                 consumer.has_cut();
             }
+        } else {
+            let all = self.collector.probe().is_none();
+            self.call_counts.tell(&mut released, all);
         }
         self.resolve(released);
     }

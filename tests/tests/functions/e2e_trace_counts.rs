@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::process::Command;
+use std::time::Duration;
 
 use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::nests;
-use profiler_tests::setting::Setting;
+use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::tracing::{Build, CallReport, Edge, How, Run, Session, Trace, Truth, prepared};
+use rustix::process::Signal;
 
 /// All that trace_calls calls but kind_refused, where the kernel allows no probe.
 const ALL: &[&str] = &[
@@ -401,6 +403,65 @@ fn a_recording_begins_and_ends_in_the_middle() -> Outcome {
         .end(profiler_tests::setting::LIMIT)?
         .success()?;
     assert_eq!(Truth::of(&ended)?.all["calls"], 80_000);
+    Ok(())
+}
+
+/// What is written out while calls go on, and what a recorder that was killed leaves, lack no call: what is counted is what
+/// is there.
+#[test]
+fn what_ends_while_calls_go_on_lacks_none() -> Outcome {
+    let test = "e2e_trace_counts::what_ends_while_calls_go_on_lacks_none";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let mut command = Command::new(&program);
+    command.args(["compiled", "paced", "20000", "60"]);
+    let program = setting.start("program", &mut command)?;
+    let pid = program.pid().to_string();
+    let mut command = setting.profiler();
+    command.args(["record", "-p", &pid, "--trace", "compiled", "-o", "out.cap"]);
+    command.args(["--ring", "10s", "--budget", "off", "--no-samples"]);
+    let mut recorder = setting.start("record", &mut command)?;
+    let folder = setting.path("out.cap.ring");
+    let second = folder.join("part-000002.cap");
+    recorder.wait_until("a part", LIMIT, |_| second.exists())?;
+    for dump in ["out-dump1.cap", "out-dump2.cap"] {
+        recorder.signal(Signal::USR2)?;
+        let path = setting.path(dump);
+        recorder.wait_until("what is written out", LIMIT, |_| path.exists())?;
+    }
+    // Counts are told each second.
+    std::thread::sleep(Duration::from_millis(1700));
+    recorder.signal(Signal::KILL)?;
+    recorder.end(LIMIT)?;
+    program.signal(Signal::KILL)?;
+    let parts = std::fs::read_dir(&folder)?.map(|part| part.map(|part| part.path()));
+    let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
+    // One that had just been begun.
+    parts.retain(|part| part.extension().is_some_and(|ending| ending == "cap"));
+    parts.extend(["out-dump1.cap", "out-dump2.cap"].map(|dump| setting.path(dump)));
+    let mut all = 0;
+    for part in parts {
+        let path = part.to_string_lossy();
+        let words = ["report", &path, "--calls", "--format", "json"];
+        let report = setting.run(&words)?.success()?.json()?;
+        let summary = &report["calls"]["summary"];
+        let of = |what: &str| report["calls"]["functions"][0][what].as_u64();
+        let Some(seen) = of("calls_seen") else {
+            continue;
+        };
+        // None was told of a last part that is shorter than a second.
+        let counted = of("calls_counted").unwrap_or(seen);
+        // One may go on where it ends.
+        assert!(
+            (counted..=counted + 1).contains(&seen),
+            "{path}: {counted} of {summary}"
+        );
+        assert_eq!(of("calls"), Some(seen), "{path}");
+        assert_eq!(summary["lost_records"], 0, "{path}");
+        all += seen;
+    }
+    assert!(all > 60_000, "{all}");
     Ok(())
 }
 

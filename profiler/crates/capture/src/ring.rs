@@ -12,7 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use profiler_model::{CallCount, Definition, Event, Timestamp};
+use profiler_model::{CallCount, CallEdge, Definition, Event, ExitKind, FunctionId, Timestamp};
+use rustc_hash::FxHashMap;
 
 use super::block::*;
 use super::decode;
@@ -328,14 +329,14 @@ impl Dump {
             // What is left of a part is counted anew.
             let from = Timestamp(self.from_ns);
             let is_cut = tally.begins_before(from);
-            let (mut owners, mut left) = (Owners::default(), Tally::default());
+            let mut left = Left::default();
             let is_wanted = |header: &BlockHeader| {
                 is_cut && matches!(header.kind, kind::DEFINITIONS | kind::EVENTS)
             };
             while let Some(block) = walk.next(&mut payload, is_wanted).map_err(read_error)? {
                 let header = &block.header;
                 if is_wanted(header) {
-                    let cut = cut(header, &payload, from, (&mut owners, &mut left));
+                    let cut = cut(header, &payload, from, &mut left);
                     if let Some((items, bytes, [first_ns, last_ns])) = cut {
                         self.output.block(&Payload {
                             kind: header.kind,
@@ -355,7 +356,7 @@ impl Dump {
                     self.output.copy(block.header, &stored)?;
                 }
             }
-            all.follow(if is_cut { &left } else { tally });
+            all.follow(if is_cut { &left.tally } else { tally });
         }
         self.output.finish(&all.events, self.dropped)?;
         Ok((all, self.output.len, self.output.raw_bytes))
@@ -367,17 +368,32 @@ impl Dump {
     }
 }
 
+/// What is left of a part.
+#[derive(Default)]
+struct Left {
+    owners: Owners,
+    tally: Tally,
+    calls: Calls,
+}
+
+/// Entries and exits of functions that were recorded since they were counted last: those that are left out, and those that are left.
+#[derive(Default)]
+struct Calls {
+    epoch: u32,
+    recorded: FxHashMap<FunctionId, [[u64; 2]; 2]>,
+}
+
 /// What is left of a block from that time on.
 fn cut(
     header: &BlockHeader,
     payload: &[u8],
     from: Timestamp,
-    (owners, left): (&mut Owners, &mut Tally),
+    left: &mut Left,
 ) -> Option<(u32, Vec<u8>, [u64; 2])> {
     if header.kind == kind::DEFINITIONS {
         let mut kept = DefinitionEncoder::default();
         decode::definitions(payload, &mut |mut definition| {
-            owners.define(&definition);
+            left.owners.define(&definition);
             if let Definition::Session(session) = &mut definition {
                 session.started = session.started.max(from);
             }
@@ -386,17 +402,46 @@ fn cut(
         return Some((kept.items, kept.payload, [header.first_ns, header.last_ns]));
     }
     let mut kept = EventEncoder::default();
+    left.calls.turn(header.epoch);
     decode::events(payload, |mut event| {
-        if is_left(&mut event, from) {
-            owners.count(&event, left);
+        left.calls.note(&event, from);
+        if is_left(&mut event, from, &mut left.calls) {
+            left.owners.count(&event, &mut left.tally);
             kept.push(&event);
         }
     });
     (kept.items > 0).then_some((kept.items, kept.payload, [kept.first_ns, kept.last_ns]))
 }
 
-/// Whether something of an event is left from that time on, and what.
-fn is_left(event: &mut Event, from: Timestamp) -> bool {
+impl Calls {
+    /// Functions have other ids in another epoch.
+    fn turn(&mut self, epoch: u32) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.recorded.clear();
+        }
+    }
+
+    fn note(&mut self, event: &Event, from: Timestamp) {
+        let Event::Call(call) = event else {
+            return;
+        };
+        let is_left = call.at >= from;
+        let [entries, exits] =
+            &mut self.recorded.entry(call.function).or_default()[usize::from(is_left)];
+        match &call.edge {
+            CallEdge::Enter(_) | CallEdge::Hit(_) => *entries += 1,
+            CallEdge::Exit(exit) => {
+                *entries += u64::from(exit.whole.is_some());
+                // Else it was not seen by a probe.
+                let is_seen = matches!(exit.how, ExitKind::Return | ExitKind::Exception(_));
+                *exits += u64::from(is_seen);
+            }
+        }
+    }
+}
+
+/// Whether something of an event is left from that time on, and what; of calls this is what was recorded since they were counted.
+fn is_left(event: &mut Event, from: Timestamp, recorded: &mut Calls) -> bool {
     // When in its time it was counted is not known.
     let share = |sum: &mut u64, part: u64, whole: u64| {
         let share = u128::from(*sum) * u128::from(part) / u128::from(whole.max(1));
@@ -424,7 +469,12 @@ fn is_left(event: &mut Event, from: Timestamp) -> bool {
             waits.from = from;
             return waits.to > from;
         }
-        Event::CallCount(calls) if calls.from < from => {
+        Event::CallCount(calls) => {
+            let recorded = recorded.recorded.remove(&calls.function);
+            if calls.from >= from {
+                return true;
+            }
+            let [out, left] = recorded.unwrap_or_default();
             let (part, all) = (calls.to.since(from), calls.to.since(calls.from));
             let CallCount {
                 entries,
@@ -433,7 +483,13 @@ fn is_left(event: &mut Event, from: Timestamp) -> bool {
                 left_out,
                 ..
             } = calls;
-            for sum in [entries, exits, lost, left_out] {
+            // What was recorded has its times; of what is missing nobody knows when that was.
+            for (sum, out, left) in [(entries, out[0], left[0]), (exits, out[1], left[1])] {
+                let mut missing = sum.saturating_sub(out + left);
+                share(&mut missing, part, all);
+                *sum = left + missing;
+            }
+            for sum in [lost, left_out] {
                 share(sum, part, all);
             }
             calls.from = from;
@@ -552,8 +608,47 @@ mod tests {
             (waits(80, 100, 20), None),
             (clock(70, 1_000), Some(clock(100, 1_030))),
         ] {
-            let is = is_left(&mut event, from).then_some(event);
+            let is = is_left(&mut event, from, &mut Calls::default()).then_some(event);
             assert_eq!(is, left);
+        }
+    }
+
+    #[test]
+    fn of_calls_that_are_left_out_none_is_missing() {
+        let (from, function) = (Timestamp(100), FunctionId::from_index(3));
+        let call = |at| {
+            let (at, cpu) = (Timestamp(at), Cpu(0));
+            Event::Call(Call {
+                at,
+                thread: ThreadId::from_index(0),
+                cpu,
+                function,
+                stack: 0,
+                depth: 0,
+                edge: CallEdge::Hit(None),
+                later: None,
+            })
+        };
+        let count = |from, entries, lost| CallCount {
+            function,
+            from: Timestamp(from),
+            to: Timestamp(110),
+            entries,
+            exits: 0,
+            lost,
+            left_out: 0,
+        };
+        for (entries, lost, left) in [(12, 0, 3), (14, 2, 4)] {
+            let mut recorded = Calls::default();
+            // 9 before, 3 behind, and what is lost in both halves.
+            for at in (91..100).chain(100..103) {
+                let mut call = call(at);
+                recorded.note(&call, from);
+                assert_eq!(is_left(&mut call, from, &mut recorded), at >= 100);
+            }
+            let mut event = Event::CallCount(count(90, entries, lost));
+            assert!(is_left(&mut event, from, &mut recorded));
+            assert_eq!(event, Event::CallCount(count(100, left, lost / 2)));
         }
     }
 }

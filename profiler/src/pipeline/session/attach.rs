@@ -10,6 +10,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::MissedTickBehavior;
 
 use super::about::{machine, source};
+use super::call_counts::CallCounts;
 use super::collector::Collector;
 use super::command::Command;
 use super::counts::Counts;
@@ -81,6 +82,7 @@ impl Session {
             walk,
             counts: Counts::default(),
             cuts: Cuts::default(),
+            call_counts: CallCounts::default(),
             command: Command::new(command, program),
             targets,
             wake,

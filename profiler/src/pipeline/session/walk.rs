@@ -319,6 +319,13 @@ impl Walk {
         }
     }
 
+    /// Tells what was counted of calls up to now.
+    pub(super) fn tell_counts(&mut self, (probe, raw): (&mut Probe, &mut Vec<RawEvent>)) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.tell_counts(probe, raw);
+        }
+    }
+
     /// No call is wanted any more.
     pub(super) fn close(&mut self, probe: &mut Probe) {
         if let Some(tracer) = &mut self.tracer {

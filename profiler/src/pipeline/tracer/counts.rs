@@ -1,6 +1,7 @@
 //! What the kernel counted of each probe -> raw events.
 //!
-//! Counts are sums over all processors since the probe was attached; events say what was added.
+//! Counts are sums over all processors since the probe was attached; events say what was added. Some of it may be recorded later:
+//! a session (`session::call_counts`) tells of it what is.
 //!
 //! What does not belong here: what the budget makes of them (`keep`).
 
@@ -45,11 +46,18 @@ impl Counts {
         at.since(self.told_at) >= COUNTS_NS
     }
 
-    /// Puts what was counted since the last time into the recording.
-    pub(super) fn tell(&mut self, probes: &mut Probes, at: Timestamp, out: &mut Vec<RawEvent>) {
+    /// Puts what was counted since the last time into the recording; at the `end`, that nothing was as well.
+    pub(super) fn tell(
+        &mut self,
+        probes: &mut Probes,
+        at: Timestamp,
+        end: bool,
+        out: &mut Vec<RawEvent>,
+    ) {
         for (number, state) in probes.iter_mut() {
             let counted = state.counted;
-            if counted == state.told || state.role != Role::Call {
+            let is_new = counted != state.told || end && counted != state.before;
+            if !is_new || state.role != Role::Call {
                 continue;
             }
             let told = std::mem::replace(&mut state.told, counted);

@@ -366,8 +366,14 @@ impl Tracer {
             }
         }
         if self.counts.are_due(at) {
-            self.counts.tell(&mut self.plans.probes, at, out);
+            self.counts.tell(&mut self.plans.probes, at, false, out);
         }
+    }
+
+    /// Reports what was counted until now, which else is when it is time.
+    pub(super) fn tell_counts(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) {
+        counts::read(&mut self.plans.probes, probe);
+        self.counts.tell(&mut self.plans.probes, now(), false, out);
     }
 
     /// Calls are counted from now on. Some that are recorded may not be among those.
@@ -467,7 +473,7 @@ impl Tracer {
         let probes = &mut self.plans.probes;
         counts::read(probes, probe);
         let at = now();
-        self.counts.tell(probes, at, out);
+        self.counts.tell(probes, at, true, out);
         self.close_pending(at, out);
         self.close_suspension(at, out);
         self.ends.close(at, out);

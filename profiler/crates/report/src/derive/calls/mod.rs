@@ -108,12 +108,13 @@ pub struct FunctionCalls {
     pub inferred: u64,
     /// Calls that were not watched to their end: in no time.
     pub unwatched: u64,
-    /// The kernel's count, if the recording has it.
-    pub counted: Option<Counted>,
+    counted: Option<Counted>,
     /// Calls in each process.
     pub processes: BTreeMap<ProcessId, u64>,
     entered: u64,
     left: u64,
+    /// Calls since the kernel's count was told: a recording that was cut off has some.
+    since: u64,
 }
 
 impl FunctionCalls {
@@ -129,8 +130,17 @@ impl FunctionCalls {
 
     /// Calls: as the kernel counted them, if it did.
     pub fn calls(&self) -> u64 {
-        let counted = self.counted.map_or(0, |counted| counted.entries);
+        let counted = self.counted().map_or(0, |counted| counted.entries);
         counted.max(self.seen())
+    }
+
+    /// The kernel's count, if the recording has it, and what was recorded after it was told.
+    pub fn counted(&self) -> Option<Counted> {
+        let counted = self.counted?;
+        Some(Counted {
+            entries: counted.entries.saturating_add(self.since),
+            ..counted
+        })
     }
 
     /// Calls left by an exception.
@@ -160,6 +170,11 @@ impl FunctionCalls {
         }
         self.entered += other.entered;
         self.left += other.left;
+        // Spans follow each other: a count is of what was recorded since the one before.
+        self.since = match other.counted {
+            Some(_) => other.since,
+            None => self.since + other.since,
+        };
     }
 
     fn end(&mut self, total_ns: u64, exit: &Exit) {
@@ -283,6 +298,7 @@ impl CallTable {
                 }
                 self.any = true;
                 let calls = self.functions.entry(count.function).or_default();
+                calls.since = 0;
                 calls.counted.get_or_insert_default().add(&Counted {
                     entries: count.entries,
                     exits: count.exits,
@@ -328,13 +344,16 @@ impl CallTable {
                     self.arguments.free(&forgotten.arguments);
                 }
                 if part != Part::OtherFunction {
-                    self.functions.entry(call.function).or_default().entered += 1;
+                    let calls = self.functions.entry(call.function).or_default();
+                    calls.entered += 1;
+                    calls.since += 1;
                 }
             }
             CallEdge::Hit(_) if counted => {
                 let depth = call.depth;
                 let calls = self.functions.entry(call.function).or_default();
                 calls.hits += 1;
+                calls.since += 1;
                 count_process(calls, call.thread, tables);
                 self.threads.entry(call.thread).or_default().calls += 1;
                 let ended = Ended {
@@ -380,6 +399,7 @@ impl CallTable {
         }
         let calls = self.functions.entry(call.function).or_default();
         calls.end(ended.total_ns, exit);
+        calls.since += u64::from(exit.whole.is_some());
         count_process(calls, call.thread, tables);
         let thread = self.threads.entry(call.thread).or_default();
         thread.calls += 1;

@@ -168,7 +168,8 @@ impl Builder<'_> {
         let traced = self.tables().traced(id);
         let latency = &calls.latency;
         let known = |ns: u64| (latency.count() > 0).then_some(ns);
-        let counted = calls.counted.unwrap_or_default();
+        let kernel = calls.counted();
+        let counted = kernel.unwrap_or_default();
         // Calls that are open at the end of the recording are not those of an earlier span.
         let open = match self.recording.collected.range().to_ns {
             None => calls.open(),
@@ -196,7 +197,7 @@ impl Builder<'_> {
             // Without returns, entries are counted on.
             calls_at_least: gaps.iter().any(|gap| gap.reason != GapReason::NoReturns),
             calls_seen: seen,
-            calls_counted: calls.counted.map(|counted| counted.entries),
+            calls_counted: kernel.map(|counted| counted.entries),
             calls_estimated: hidden
                 .filter(|&hidden| hidden > 0)
                 .map(|hidden| counted.entries.max(seen).saturating_add(hidden)),
