@@ -228,6 +228,8 @@ impl Reader {
         let mut gaps: BTreeMap<GapReason, Spans> = BTreeMap::new();
         // Waits that the kernel would have counted when they ended.
         let mut open: u64 = 0;
+        // When they were counted last of a thread, and what was recorded since then.
+        let mut since: FxHashMap<ThreadId, (Timestamp, u64, u64)> = FxHashMap::default();
         let stats = self.replay(&tables, TimeRange::ALL, &mut |event, _| {
             let at = event.at();
             let (first, last) = summary.span.get_or_insert((at, at));
@@ -247,6 +249,12 @@ impl Reader {
                     if let Some(wait) = &sample.wait {
                         summary.waits[wait.state as usize].add(sample, wait);
                         open += u64::from(wait.open) * u64::from(wait.count);
+                        if let Some((told, count, ns)) = since.get_mut(&sample.thread)
+                            && at > *told
+                        {
+                            *count += u64::from(!wait.open) * u64::from(wait.count);
+                            *ns = ns.saturating_add(sample.weight);
+                        }
                     }
                     let seen = kinds_of(sample.kernel) | kinds_of(sample.user);
                     for (bit, name) in KINDS.iter().enumerate() {
@@ -293,6 +301,7 @@ impl Reader {
                         .iter()
                         .fold(*count, |sum, n| sum.saturating_add(*n));
                     *ns = waits.ns.iter().fold(*ns, |sum, n| sum.saturating_add(*n));
+                    since.insert(waits.thread, (at, 0, 0));
                     "waits"
                 }
                 Event::Mark(_) => "mark",
@@ -312,6 +321,11 @@ impl Reader {
         let (counted, counted_ns) = &mut summary.counted_waits;
         if (*counted, *counted_ns) != (0, 0) {
             *counted = counted.saturating_add(open);
+            // A recording that was cut off has some.
+            for (_, count, ns) in since.into_values() {
+                *counted = counted.saturating_add(count);
+                *counted_ns = counted_ns.saturating_add(ns);
+            }
         }
         if let Some(found) = self.found() {
             summary.raw_bytes = (found.raw_bytes[0], found.raw_bytes[1]);

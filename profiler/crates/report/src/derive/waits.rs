@@ -82,6 +82,16 @@ impl WaitTotals {
         self.runnable_ns = self.runnable_ns.saturating_add(runnable_ns);
     }
 
+    /// Adds one that was recorded, and those that it stands for.
+    fn wait(&mut self, sample: &Sample, wait: &Wait) {
+        let count = u64::from(wait.count);
+        let (mut counts, mut ns) = ([0; 4], [0; 4]);
+        ns[wait.state as usize] = sample.weight;
+        // Those that go on are counted besides.
+        counts[wait.state as usize] = if wait.open { 0 } else { count };
+        self.add(&counts, &ns, wait.runnable_ns.saturating_mul(count));
+    }
+
     /// All waits.
     pub fn all_count(&self) -> u64 {
         self.count.iter().fold(0, |sum, n| sum.saturating_add(*n))
@@ -100,6 +110,8 @@ struct Recorded {
     ns: u64,
     /// Since the last count.
     since_ns: u64,
+    /// What that stands for: all that is known of the time, if no count comes any more.
+    since: WaitTotals,
     /// The end of the last count, and whether it is taken.
     last: (Timestamp, bool),
 }
@@ -113,9 +125,19 @@ pub struct WaitTable {
     recorded: FxHashMap<ThreadId, Recorded>,
     /// Waits that had not ended, which the kernel counts when they do; by their state.
     open: FxHashMap<ThreadId, [u64; 4]>,
+    /// All of the recording is looked at.
+    is_of_all: bool,
 }
 
 impl WaitTable {
+    /// One of all of a recording: what a recording that was cut off has after the kernel's last counts is added to these.
+    pub fn of_all() -> WaitTable {
+        WaitTable {
+            is_of_all: true,
+            ..WaitTable::default()
+        }
+    }
+
     /// Takes a sample; nothing if it is no wait.
     pub fn sample(&mut self, sample: &Sample, tables: &Tables) {
         let Some(wait) = &sample.wait else {
@@ -146,7 +168,10 @@ impl WaitTable {
         let sum = match of.last {
             (to, true) if sample.at <= to => &mut of.ns,
             (to, false) if sample.at <= to => return,
-            _ => &mut of.since_ns,
+            _ => {
+                of.since.wait(sample, wait);
+                &mut of.since_ns
+            }
         };
         *sum = sum.saturating_add(wait.ns);
     }
@@ -155,6 +180,7 @@ impl WaitTable {
     pub fn totals(&mut self, waits: &Waits, is_taken: bool) {
         let recorded = self.recorded.entry(waits.thread).or_default();
         let since_ns = std::mem::take(&mut recorded.since_ns);
+        recorded.since = WaitTotals::default();
         recorded.last = (waits.to, is_taken);
         if !is_taken {
             return;
@@ -177,6 +203,9 @@ impl WaitTable {
     /// What the kernel counted of a thread.
     pub fn totals_of(&self, thread: ThreadId) -> Option<WaitTotals> {
         let mut totals = *self.totals.get(&thread)?;
+        if let Some(Recorded { since, .. }) = self.since(thread) {
+            totals.add(&since.count, &since.ns, since.runnable_ns);
+        }
         if let Some(open) = self.open.get(&thread) {
             totals.add(open, &[0; 4], 0);
         }
@@ -185,7 +214,15 @@ impl WaitTable {
 
     /// How long the waits were that were recorded in the times that the kernel's counts of a thread are of.
     pub fn recorded_of(&self, thread: ThreadId) -> u64 {
-        self.recorded.get(&thread).map_or(0, |of| of.ns)
+        let since_ns = self.since(thread).map_or(0, |of| of.since_ns);
+        let ns = self.recorded.get(&thread).map_or(0, |of| of.ns);
+        ns.saturating_add(since_ns)
+    }
+
+    /// What was recorded of a thread since the kernel's last count, where that counts.
+    fn since(&self, thread: ThreadId) -> Option<&Recorded> {
+        let of = self.recorded.get(&thread);
+        of.filter(|_| self.is_of_all && self.totals.contains_key(&thread))
     }
 
     /// Threads that the kernel counted, in order.
@@ -335,6 +372,39 @@ mod tests {
         wait(&mut table, 1_200);
         assert_eq!(table.recorded_of(thread), 200);
         assert_eq!(table.totals_of(thread).unwrap().all_ns(), 400);
+    }
+
+    #[test]
+    fn what_a_recording_that_was_cut_off_has_after_the_last_count_is_added() {
+        let (mut cut_off, mut part) = (WaitTable::of_all(), WaitTable::default());
+        let thread = ThreadId::from_index(0);
+        let wait = |table: &mut WaitTable, thread, at| {
+            let mut sample = sample(WAIT);
+            (sample.thread, sample.at) = (thread, Timestamp(at));
+            table.recorded(&sample, &WAIT);
+        };
+        for table in [&mut cut_off, &mut part] {
+            wait(table, thread, 300);
+            assert_eq!(table.totals_of(thread), None);
+            let counted = Waits {
+                thread,
+                from: Timestamp(0),
+                to: Timestamp(500),
+                count: [0, 4, 0, 0],
+                ns: [0, 400, 0, 0],
+                runnable_ns: 7,
+            };
+            table.totals(&counted, true);
+            wait(table, thread, 700);
+            wait(table, ThreadId::from_index(1), 800);
+        }
+        // Of the other one the kernel had told nothing.
+        assert_eq!(cut_off.counted_threads(), [thread]);
+        let totals = cut_off.totals_of(thread).unwrap();
+        let sums = (totals.all_count(), totals.all_ns(), totals.runnable_ns);
+        assert_eq!((sums, cut_off.recorded_of(thread)), ((7, 700, 37), 200));
+        assert_eq!(part.counted_threads(), [thread]);
+        assert_eq!(part.totals_of(thread).unwrap().all_ns(), 400);
     }
 
     #[test]

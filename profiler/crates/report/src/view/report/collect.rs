@@ -41,6 +41,10 @@ impl Collector {
         Collector {
             span: Span::new(range),
             samples: Aggregator::new(Merge::Thread),
+            waits: match range.is_all() {
+                true => WaitTable::of_all(),
+                false => WaitTable::default(),
+            },
             ..Collector::default()
         }
     }
