@@ -433,15 +433,22 @@ impl Recording {
             (_, Err(error)) => return Err(fail(error, command, how, signals).await),
             (end, Ok(totals)) => (end, totals),
         };
+        let mut ticked = counts.ticked;
+        if self.has_ring {
+            // The rest is of the time that was not kept: as readers of the capture count.
+            (lost, ticked) = (totals.lost.iter().copied().collect(), totals.ticked);
+        }
         // What did not get into the capture was taken in all the same.
         let mut missing = counts.dropped;
-        let mut ticked = counts.ticked;
         for &(reason, count) in &totals.unwritten {
-            lost.add_count(reason, count);
+            let is_told = self.has_ring && lost.of(reason) > 0;
+            if !is_told {
+                lost.add_count(reason, count);
+            }
             match reason.kind() {
                 LostKind::Samples => {
                     missing += count;
-                    ticked = ticked.saturating_sub(count);
+                    ticked = ticked.saturating_sub(if self.has_ring { 0 } else { count });
                 }
                 LostKind::Waits => missing += count,
                 _ => {}
@@ -491,9 +498,9 @@ impl Recording {
             unwound,
             interpreters,
             // They are of all that came, written or not: readers of the capture tell of what is in it.
-            nameless: match totals.dropped {
-                0 => nameless,
-                _ => Vec::new(),
+            nameless: match totals.dropped == 0 && !self.has_ring {
+                true => nameless,
+                false => Vec::new(),
             },
             capture: Some((self.path, totals.bytes)),
             numbered: (totals.numbered).map(|(first, last)| (totals.files, first, last)),

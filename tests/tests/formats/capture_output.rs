@@ -643,6 +643,42 @@ fn a_ring_of_time_keeps_the_newest() {
     assert!(!directory.exists());
 }
 
+/// What a recording with a ring tells at its end is of what the ring has kept, as what is said is lost.
+#[test]
+fn what_a_ring_lacks_is_of_the_time_that_it_has() {
+    let scratch = Scratch::new("output-ringlost").unwrap();
+    let path = scratch.file("ring.cap");
+    let options = CreateOptions {
+        ring: Some(Limit::of_time(Duration::from_secs(10))),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&path, options).unwrap();
+    let mut work = Workload::new();
+    for tick in 0..300u64 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        let at = tick * 100_000_000;
+        let mut batch = work.batch(at..at + 10, true);
+        batch.events.push(Event::Lost(Lost {
+            cpu: None,
+            from: Timestamp(at),
+            to: Timestamp(at + 10),
+            count: 3,
+            reason: LostReason::RingFull,
+        }));
+        writer.write(&batch).unwrap();
+    }
+    let totals = writer.finish().unwrap();
+    let found = summary(&path);
+    assert_eq!(totals.ticked, found.samples());
+    let lost = found.lost.into_iter().collect::<Vec<_>>();
+    assert_eq!(totals.lost, lost);
+    let (reason, count) = lost[0];
+    assert_eq!(reason, LostReason::RingFull);
+    assert!((290..=303).contains(&count), "{count}");
+}
+
 /// A part with the highest number there can be, and one that is no file: the first is told before anything is
 /// recorded, the second is stepped over.
 #[test]

@@ -6,6 +6,7 @@ use profiler_model::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::item::{EventCounts, event};
+use super::untold::{self, REASONS};
 
 /// Most processes that are told apart.
 const MOST_PROCESSES: usize = 1 << 20;
@@ -23,6 +24,10 @@ pub(super) struct Tally {
     /// Waits that go on: readers join them with what comes of them in the next part.
     open: (u64, StackEnds),
     joined: u64,
+    /// Samples of what ran: no waits.
+    ticked: u64,
+    /// What it says is lost.
+    lost: [u64; REASONS],
     processes: FxHashSet<Life>,
     /// When the first one was recorded, and when the last event was.
     span: Option<(Timestamp, Timestamp)>,
@@ -46,6 +51,10 @@ impl Tally {
 
     fn add_closed(&mut self, other: &Tally) {
         self.joined += other.joined;
+        self.ticked += other.ticked;
+        for (reason, count) in other.lost() {
+            untold::add(&mut self.lost, reason, count);
+        }
         for (sum, more) in self.events.iter_mut().zip(&other.events) {
             *sum += more;
         }
@@ -62,6 +71,11 @@ impl Tally {
     /// Counts an event that is of no process.
     pub(super) fn event(&mut self, event: &Event) {
         self.events[kind_index(event)] += 1;
+        match event {
+            Event::Sample(sample) => self.ticked += u64::from(sample.wait.is_none()),
+            Event::Lost(lost) => untold::add(&mut self.lost, lost.reason, lost.count),
+            _ => {}
+        }
         let at = event.at();
         if let Some((_, last)) = &mut self.span {
             *last = at.max(*last);
@@ -82,6 +96,16 @@ impl Tally {
         let mut stacks = self.stacks;
         stacks.add_all(&self.open.1);
         stacks
+    }
+
+    /// Samples that are no waits.
+    pub(super) fn ticked(&self) -> u64 {
+        self.ticked
+    }
+
+    /// What it says is lost, by reason.
+    pub(super) fn lost(&self) -> impl Iterator<Item = (LostReason, u64)> {
+        untold::counted(&self.lost)
     }
 
     /// Processes with samples or calls.

@@ -6,7 +6,7 @@
 use profiler_model::{Event, Lost, LostReason, Timestamp};
 
 /// Codes of reasons begin at 1.
-const REASONS: usize = LostReason::ALL.len() + 1;
+pub(super) const REASONS: usize = LostReason::ALL.len() + 1;
 
 /// What is still to be told.
 #[derive(Clone, Debug, Default)]
@@ -73,12 +73,12 @@ impl Untold {
 
 /// An imported capture can say any number.
 #[inline]
-fn add(counts: &mut [u64; REASONS], reason: LostReason, more: u64) {
+pub(super) fn add(counts: &mut [u64; REASONS], reason: LostReason, more: u64) {
     let count = &mut counts[reason as usize];
     *count = count.saturating_add(more);
 }
 
-fn counted(counts: &[u64; REASONS]) -> impl Iterator<Item = (LostReason, u64)> {
+pub(super) fn counted(counts: &[u64; REASONS]) -> impl Iterator<Item = (LostReason, u64)> {
     let all = LostReason::ALL.iter();
     let counts = all.map(|&reason| (reason, counts[reason as usize]));
     counts.filter(|(_, count)| *count > 0)

@@ -98,6 +98,10 @@ pub struct Totals {
     pub dropped: u64,
     /// How user stacks of the samples in the file end.
     pub stacks: StackEnds,
+    /// Samples in the file of what ran: no waits.
+    pub ticked: u64,
+    /// What the file says is lost, by reason.
+    pub lost: Vec<(LostReason, u64)>,
     /// Processes with samples or calls in the file.
     pub processes: u64,
     /// From the first sample or call in the file to the last event, in nanoseconds.
@@ -175,6 +179,8 @@ impl Totals {
     fn take(&mut self, tally: &Tally) {
         self.events = tally.read_events();
         self.stacks = tally.stacks();
+        self.ticked = tally.ticked();
+        self.lost = tally.lost().collect();
         self.processes = tally.processes();
         self.length_ns = tally.length_ns();
     }
