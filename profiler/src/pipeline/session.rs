@@ -62,6 +62,8 @@ const TABLES_TICK: Duration = Duration::from_millis(5);
 /// Number of events that are resolved before the buffers are drained again if they need it: a new process
 /// may be gone in a moment.
 const AT_ONCE: usize = 256;
+/// Events that are held back for names at a cut.
+const MOST_HELD_BACK: usize = 1 << 17;
 /// With so many calls in a drain, batches are passed on without waiting for the tick: memory that was just
 /// written is read faster.
 const MANY_CALLS: u64 = 4096;
@@ -244,8 +246,10 @@ impl Session {
         if let Some(at) = until.filter(|&at| consumer.wants_waits(at)) {
             self.tell_waits(at);
         }
-        let is_held = until.is_some_and(|until| self.cuts.holds(until));
-        if !is_held {
+        let is_held = until.is_some_and(|until| self.holds(until));
+        if is_held {
+            self.walk.find_names();
+        } else {
             let released = self.collector.release(until);
             self.resolve_parts(released, consumer);
         }
@@ -280,7 +284,7 @@ impl Session {
                 true => Border::Epoch,
                 false => Border::Part,
             };
-            if self.awaits_names(at) || self.begin_cut(Cut { at, border }) {
+            if self.begin_cut(Cut { at, border }) {
                 return;
             }
         }
@@ -290,20 +294,12 @@ impl Session {
         consumer.has_cut();
     }
 
-    /// Whether names of what waits are not there yet that a cut will need.
-    fn awaits_names(&mut self, at: Timestamp) -> bool {
-        let has_waits = self.has_waits();
-        let Some((probe, _)) = self.collector.attached().filter(|_| has_waits) else {
-            return false;
-        };
-        let resolver = self.walk.resolver_mut();
-        let missing = resolver.counters().frames_waiting;
-        self.cuts.awaits_names(missing, || {
-            let mut going_on = Vec::new();
-            // What is not known now has no names.
-            if probe.tell_waits(at, &mut going_on).is_ok() {
-                resolver.expect_waits(&going_on);
-            }
+    /// Whether a cut has events up to that time held back. Names are waited for as long as there is room for what happens
+    /// meanwhile.
+    fn holds(&self, until: Timestamp) -> bool {
+        self.cuts.holds(until, || {
+            let has_room = self.collector.held_back() < MOST_HELD_BACK;
+            has_room && self.has_waits() && self.counters().frames_waiting > 0
         })
     }
 
@@ -326,6 +322,10 @@ impl Session {
             self.walk.tell_counts((&mut *probe, &mut *raw));
         }
         self.cuts.begin(cut, &told, now());
+        if cut.border != Border::Beginning {
+            // What is not known now has no names.
+            self.walk.resolver_mut().expect_waits(&told);
+        }
         raw.append(&mut told);
         self.drain();
         true

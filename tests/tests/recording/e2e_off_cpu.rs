@@ -730,7 +730,7 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
     };
     let blocked = start_blocked(&setting)?;
     let pid = blocked.pid().to_string();
-    // Where nothing happens the first file ends with the second time of day, after ten seconds, and two for names.
+    // Where nothing happens the first file ends with the second time of day, after ten seconds.
     let words = [
         "record",
         "--off-cpu",
@@ -764,6 +764,9 @@ fn what_hangs_is_in_each_file_of_a_rotation() -> Outcome {
         assert_eq!([two.from_ns, two.from_ns], [one.to_ns, second.began_ns]);
         assert_eq!((all.from_ns, all.to_ns), (one.from_ns, two.to_ns));
         assert!(all.to_ns - all.from_ns >= 11_000_000_000, "{all:?}");
+        // Names that are waited for do not make it longer.
+        let first_ns = one.to_ns - one.from_ns;
+        assert!(first_ns < 11_500_000_000, "{first_ns} ns");
         assert!(all.user.len() > 2, "{all:?}");
         assert_eq!([&one.user, &two.user], [&all.user; 2]);
     }

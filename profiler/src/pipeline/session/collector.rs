@@ -121,6 +121,11 @@ impl Collector {
         self.order.push(&mut self.raw);
     }
 
+    /// How many events wait for their turn.
+    pub(super) fn held_back(&self) -> usize {
+        self.order.pending()
+    }
+
     /// What has happened until then, or all of it. To be given back by [`Collector::reuse`].
     pub(super) fn release(&mut self, until: Option<Timestamp>) -> Vec<RawEvent> {
         let mut released = std::mem::take(&mut self.released);

@@ -15,7 +15,7 @@ use profiler_model::raw::{RawBody, RawEvent, RawWait, RawWaits};
 use profiler_model::{Pid, Tid, Timestamp};
 use rustc_hash::FxHashMap;
 
-/// A cut waits so long for the names of what goes on: they are in the part that ends, or nowhere in it.
+/// What happened around a cut is held back so long for the names of what goes on: they are in the part that ends, or nowhere in it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A thread by the ids that the kernel side names it by.
@@ -27,8 +27,6 @@ pub(super) struct Cuts {
     at: Timestamp,
     /// Totals that were told at the last cut, and that the kernel side has not told since.
     ahead: FxHashMap<Ids, RawWaits>,
-    /// Until when names are waited for that the next cut needs, if they have been asked for.
-    asked: Option<Instant>,
     pending: Option<Pending>,
 }
 
@@ -37,6 +35,8 @@ struct Pending {
     cut: Cut,
     /// When it had been read what goes on: what was not told had ended by then.
     read: Timestamp,
+    /// Until when names are waited for that it needs.
+    names_until: Instant,
     /// The waits that were told, by when they began.
     told: FxHashMap<Ids, u64>,
 }
@@ -67,35 +67,30 @@ impl Cuts {
         self.pending.is_some()
     }
 
-    /// Whether a cut is to wait for names still, of which so many are missing; if they have not been asked for, `ask` does.
-    pub(super) fn awaits_names(&mut self, missing: u64, ask: impl FnOnce()) -> bool {
-        let now = Instant::now();
-        let Some(until) = self.asked else {
-            ask();
-            self.asked = Some(now + PATIENCE);
-            return true;
-        };
-        missing > 0 && now < until
-    }
-
     /// Begins one: what was told of waits up to then, and when all of it had been read.
     pub(super) fn begin(&mut self, cut: Cut, told: &[RawEvent], read: Timestamp) {
         let waits = told.iter().filter_map(|event| match &event.body {
             RawBody::Wait(wait) => Some((ids_of(wait), wait.record.from_ns)),
             _ => None,
         });
-        self.asked = None;
         self.pending = Some(Pending {
             cut,
             read,
+            names_until: match cut.border {
+                Border::Beginning => Instant::now(),
+                Border::Part | Border::Epoch => Instant::now() + PATIENCE,
+            },
             told: waits.collect(),
         });
     }
 
-    /// Whether events up to that time are not to be released yet, because not all is there that a cut needs.
-    pub(super) fn holds(&self, until: Timestamp) -> bool {
-        let pending = self.pending.as_ref();
-        pending.is_some_and(|pending| until.0.saturating_sub(SLACK_NS) <= pending.read.0)
+    /// Whether events up to that time are not to be released yet, because not all is there that a cut needs: that names are missing
+    /// `awaits_names` says. When it is does not depend on that.
+    pub(super) fn holds(&self, until: Timestamp, awaits_names: impl FnOnce() -> bool) -> bool {
+        self.pending.as_ref().is_some_and(|pending| {
+            let is_read = until.0.saturating_sub(SLACK_NS) > pending.read.0;
+            !is_read || Instant::now() < pending.names_until && awaits_names()
+        })
     }
 
     /// Takes what was released. If the cut that was being made is among it: that cut, and how many events are before it.
@@ -340,8 +335,11 @@ mod tests {
             border,
         };
         cuts.begin(cut, &told, Timestamp(at + 10));
-        assert!(cuts.is_pending() && cuts.holds(Timestamp(at + 10 + SLACK_NS)));
-        assert!(!cuts.holds(Timestamp(at + 11 + SLACK_NS)));
+        let holds = |until, names| cuts.holds(Timestamp(until + SLACK_NS), || names);
+        assert!(cuts.is_pending() && holds(at + 10, false));
+        // Before the beginning nothing is wanted that has names.
+        assert_eq!(holds(at + 11, true), at != BEGINNING);
+        assert!(!holds(at + 11, false));
         let mut events = told;
         events.extend(later);
         let (applied, before) = cuts.apply(&mut events).unwrap();
