@@ -206,6 +206,11 @@ impl Pattern {
         Some(path.into())
     }
 
+    /// Whether an object may be meant by what the dynamic linker calls it: that is no path.
+    fn may_be_soname(&self) -> bool {
+        self.object.is_some() && self.path().is_none()
+    }
+
     /// Whether it asks for markers.
     pub fn is_marker(&self) -> bool {
         matches!(self.what, What::Marker { .. })

@@ -41,7 +41,8 @@ pub(super) fn choose(
     let selection = &asked.request.selection;
     let mut coverage = Coverage::new(selection);
     // A pattern may name a library as the dynamic linker knows it; that is inside the files.
-    plans.reads_all = !files.iter().any(|(_, target)| asked.may_cover(target));
+    plans.reads_all =
+        selection.may_name_sonames() && !files.iter().any(|(_, target)| asked.may_cover(target));
     if asked.shared {
         // What will run these files nobody knows.
         plans.safety = ProcessSafety::unknown();

@@ -96,10 +96,15 @@ impl SourcePattern {
 
 impl Selection {
     /// Whether an object may hold what is asked for, by its path alone. Where no object of a target
-    /// may, names for the dynamic linker decide, for which all have to be read.
+    /// may, names for the dynamic linker decide, for which all have to be read ([`Selection::may_name_sonames`]).
     pub fn may_cover(&self, path: &str, is_main: bool) -> bool {
         let mut patterns = self.include.iter();
         self.include.is_empty() || patterns.any(|pattern| pattern.may_cover(path, is_main))
+    }
+
+    /// Whether something is asked for in an object that is named as the dynamic linker may call it, which is inside the object.
+    pub fn may_name_sonames(&self) -> bool {
+        self.include.iter().any(Pattern::may_be_soname)
     }
 
     /// Words of which the name of each wanted function has one, as symbols spell it; none if that can't be said. What

@@ -235,6 +235,24 @@ fn objects_match_by_name_stem_or_path() {
 }
 
 #[test]
+fn what_a_path_names_is_in_no_file_that_is_elsewhere() {
+    for (text, expected) in [
+        ("/lib/libc.so.6:f", false),
+        // All of the machine would be read to see that nobody maps it.
+        ("/usr/bin/app:*", false),
+        ("f", false),
+        ("libc:f", true),
+        ("/lib/*:f", true),
+    ] {
+        let selection = Selection {
+            include: vec![pattern("/usr/bin/true:f"), pattern(text)],
+            ..Selection::default()
+        };
+        assert_eq!(selection.may_name_sonames(), expected, "{text}");
+    }
+}
+
+#[test]
 fn sources_match_by_path_end_or_name() {
     for (text, path, expected) in [
         ("net.c", "/src/app/net.c", true),
