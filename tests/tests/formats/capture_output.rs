@@ -176,6 +176,9 @@ fn a_killed_recording_reads_up_to_the_last_second() {
     let missing_ms = (killed - last.0) / 1_000_000;
     assert!(missing_ms < 1000, "the last {missing_ms} ms are missing");
     assert!(summary.samples() > 100);
+    // Who reads the tables is told.
+    let mut reader = Reader::open(&path).unwrap();
+    assert!(reader.load_tables().unwrap().is_cut_off);
 }
 
 #[test]
@@ -226,6 +229,8 @@ fn child_fills_the_disk() {
     let after = summary(&path);
     assert_eq!(after.damage, []);
     assert!(after.ended);
+    let mut reader = Reader::open(&path).unwrap();
+    assert!(!reader.load_tables().unwrap().is_cut_off);
     assert!(after.samples() > during.samples());
     assert_eq!(after.samples() + totals.dropped, written);
     assert_eq!(after.lost[&LostReason::UnwrittenSamples], totals.dropped);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use crate::calls_shared::{Builder, MS, START, US};
 use crate::export_shared::*;
 use crate::golden;
 use profiler_model::*;
@@ -515,6 +516,72 @@ fn samples_of_a_function_are_those_with_it_in_their_stacks() {
         .iter()
         .filter(|event| matches!(event, Event::Sample(_)));
     assert!(samples.count() > 0);
+}
+
+/// Formats that have a place for notes as text: all say of a recording what a report says of it.
+#[test]
+fn what_a_recording_lacks_is_said_in_every_format() {
+    let mut b = Builder::default();
+    let thread = b.thread("t", 10);
+    let f = b.function("f", 0x100);
+    let source = b.string("cpu-clock");
+    let source = Source {
+        name: source,
+        unit: Unit::Nanoseconds,
+        frequency_hz: Some(100),
+        period: None,
+    };
+    let (source, _) = b.tables.sources.intern(source);
+    let sample = Sample::new(Timestamp(START), thread, Cpu(0), source, 7);
+    b.events.push(Event::Sample(sample));
+    b.enter(thread, f, 0, START);
+    b.exit_how(thread, f, 0, START, START + MS, 0, ExitKind::Unwatched);
+    b.events.push(Event::Gap(Gap {
+        from: Timestamp(START + MS),
+        to: Timestamp(START + 194 * MS - 200 * US),
+        function: Some(f),
+        process: None,
+        reason: GapReason::DutyCycle,
+    }));
+    b.tables.is_cut_off = true;
+    let session = (b.tables, b.events);
+    let formats = [
+        "speedscope",
+        "firefox",
+        "chrome-trace",
+        "cpuprofile",
+        "callgrind",
+        "perf-script",
+        "tcf",
+        "perfetto",
+        "otlp",
+        "js-self-profiling",
+    ];
+    for format in formats {
+        let file = try_export(format, &[], &session).unwrap();
+        let text = String::from_utf8_lossy(&file);
+        for said in [
+            "the recording was not finished, what came last may be missing",
+            "gaps of calls: 1 of 193 ms together, over budget, watched a part of the time",
+            "calls: at least those that are told, as gaps may hide more",
+            "calls not watched to their end: 1",
+        ] {
+            // Some have them in two parts, of which OTLP writes the first one with other letters.
+            let (first, second) = said.split_once(": ").unwrap_or(("", said));
+            let parts = match format {
+                "otlp" => ["", second],
+                "firefox" => [first, second],
+                _ => ["", said],
+            };
+            assert!(
+                parts.iter().all(|part| text.contains(part)),
+                "{format}: {said}: {text}"
+            );
+        }
+    }
+    let svg = export("svg", &[], &session);
+    let said = "not finished, the end may be missing · calls missing in 1 gap · 1 call not watched to their end";
+    assert!(svg.contains(said), "{svg}");
 }
 
 #[test]

@@ -777,6 +777,20 @@ fn no_more_time_is_in_a_function_itself_than_in_all() {
     assert_eq!((total, own), (18 * MS, 18 * MS));
 }
 
+/// A function of which no call was seen, and of which some may have come in a gap.
+#[test]
+fn no_call_in_spite_of_gaps_is_at_least_none() {
+    let mut b = Builder::default();
+    let f = b.function("f", 0x100);
+    gap(&mut b, f, (10 * MS, 50 * MS), GapReason::NotYetAttached);
+    let session = (b.tables, b.events);
+    let summary = &calls_as_json(&session)["calls"]["summary"];
+    assert_eq!(summary["calls"], 0);
+    assert_eq!(summary["calls_at_least"], true, "{summary}");
+    let text = report(&session, &calls(only())).unwrap();
+    assert!(text.contains("at least 0 calls of 0 functions"), "{text}");
+}
+
 #[test]
 fn calls_without_returns_are_said_and_in_no_share() {
     let mut b = Builder::default();

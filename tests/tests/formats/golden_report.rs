@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::golden;
-use profiler_model::{Event, Source, Tables, Unit};
+use profiler_model::{Event, Source, StackEnd, Tables, Unit};
 use profiler_report::derive::Target;
 use profiler_report::view::report::{
     self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions, Sort, TimeRange,
@@ -66,6 +66,60 @@ fn check_text(name: &str, options: &ReportOptions, actual: String) {
 #[test]
 fn whole() {
     check("whole.txt", ReportOptions::default());
+}
+
+#[test]
+fn a_recording_that_was_not_finished_is_said_to_be_that() {
+    let (mut tables, collected) = collect(TimeRange::default());
+    let of = |format| ReportOptions {
+        format,
+        ..ReportOptions::default()
+    };
+    let said = "Complete  no: the recording was not finished, what came last may be missing\n";
+    for is_cut_off in [false, true] {
+        tables.is_cut_off = is_cut_off;
+        let text = written(&tables, &collected, &of(Format::Text));
+        assert_eq!(text.contains(said), is_cut_off, "{text}");
+        let json = written(&tables, &collected, &of(Format::Json));
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["header"]["complete"], !is_cut_off);
+    }
+}
+
+/// What waited, and of which not even the leaf was recorded, has a row, and is told as what it is.
+#[test]
+fn waits_without_a_stack_are_in_a_row_and_in_the_sum() {
+    let (tables, mut events) = canonical::session_with_waits();
+    let waits = events.iter_mut().filter_map(|event| match event {
+        Event::Sample(sample) if sample.wait.is_some() && sample.user.is_some() => Some(sample),
+        _ => None,
+    });
+    for sample in waits.take(2) {
+        (sample.kernel, sample.user) = (None, None);
+        sample.kernel_end = StackEnd::usual(None);
+        sample.user_end = StackEnd::LeafOnly;
+    }
+    let options = ReportOptions {
+        format: Format::Json,
+        min_percent: 0.0,
+        ..ReportOptions::default()
+    };
+    let report = |events: &[Event]| -> serde_json::Value {
+        let mut collected = Collector::for_report(&options);
+        events.iter().for_each(|it| collected.add(it, &tables));
+        serde_json::from_str(&written(&tables, &collected, &options)).unwrap()
+    };
+    let (before, after) = (report(&canonical::session_with_waits().1), report(&events));
+    let none = |report: &serde_json::Value| report["header"]["stacks"]["none"].as_u64().unwrap();
+    assert_eq!(none(&after), none(&before) + 2);
+    let leaves = |report: &serde_json::Value| report["header"]["stacks"]["leaf_only"].clone();
+    assert_eq!(leaves(&after), leaves(&before));
+    for report in [before, after] {
+        let rows = report["functions"].as_array().unwrap();
+        let own = rows.iter().map(|row| row["self_weight"].as_u64().unwrap());
+        assert_eq!(own.sum::<u64>(), report["header"]["weight"], "{report}");
+        assert!(rows.iter().any(|row| row["name"] == "[no stack]"));
+    }
 }
 
 /// Captures that were merged may have had a source at several rates: each has its line, and what is shown of all another one.

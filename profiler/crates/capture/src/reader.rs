@@ -314,6 +314,7 @@ impl Reader {
         for damage in std::mem::take(&mut walk.damage) {
             add_damage(&mut self.damage, damage);
         }
+        tables.is_cut_off |= !found.ended;
         self.found = Some(found);
         Ok(())
     }

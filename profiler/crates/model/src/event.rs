@@ -431,6 +431,11 @@ impl GapReason {
             GapReason::NoReturns | GapReason::DutyCycle | GapReason::Detached
         )
     }
+
+    /// Whether there may have been calls that nobody counted: without returns, entries are counted on.
+    pub fn hides_calls(self) -> bool {
+        self != GapReason::NoReturns
+    }
 }
 
 impl StackEnd {

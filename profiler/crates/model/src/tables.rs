@@ -82,6 +82,8 @@ const NAMELESS: &str = " (function)";
 pub struct Tables {
     /// The recording (of several merged ones, the last).
     pub session: Session,
+    /// The capture has no end: the recording was killed or goes on, or the file is cut off.
+    pub is_cut_off: bool,
     strings: Table<StringId, Arc<str>, RandomState>,
     /// Event sources.
     pub sources: Table<SourceId, Source>,

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 use profiler_model::*;
 
+/// What is said of a recording whose capture has no end.
+pub const CUT_OFF: &str = "the recording was not finished, what came last may be missing";
+
 /// Lost counts per reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {

@@ -358,6 +358,10 @@ impl<'a> Builder<'a> {
         node = self.push_stack(node, path.user);
         let user = node;
         node = self.push_stack(node, path.kernel);
+        if node == base {
+            let place = self.place(Place::NoStack, FrameKind::Native, false);
+            node = self.child(node, place);
+        }
         if let Some(state) = path.wait {
             let began = match user == base {
                 true => self.outside_scheduler(base, node),
@@ -369,9 +373,6 @@ impl<'a> Builder<'a> {
             node = self.child(node, place);
             let wait = &mut self.tree.nodes[node].wait;
             *wait = wait.saturating_add(path.weight);
-        } else if node == base {
-            let place = self.place(Place::NoStack, FrameKind::Native, false);
-            node = self.child(node, place);
         }
         let node = &mut self.tree.nodes[node];
         node.self_count += path.count;
@@ -662,6 +663,14 @@ mod tests {
         let disks = [(WaitState::Disk, 30), (WaitState::Disk, 7)];
         assert_eq!(leaves[..3], [sleeping, disks[0], disks[1]]);
         assert_eq!(leaves[3], (WaitState::Preempted, 2));
+        // What waited without a stack is in a row as well: together they are all there is.
+        let all = tree.sums(tree.place_count(), |place| {
+            tree.place(place).is_code().then_some(place.index())
+        });
+        let nowhere = tree.places().find(|(_, info)| info.place == Place::NoStack);
+        assert_eq!(all[nowhere.unwrap().0.index()].own_wait, 2);
+        let own = all.iter().map(|sums| sums.self_weight + sums.own_wait);
+        assert_eq!(own.sum::<u64>(), tree.root().weight);
     }
 
     #[test]

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::derive::{Losses, early_end};
+use crate::derive::{CUT_OFF, Losses, early_end, quantity};
 use profiler_model::*;
 
 /// Facts about a recording.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct About {
     clock: Option<Clock>,
     first: Option<Timestamp>,
@@ -18,6 +18,10 @@ pub(super) struct About {
     losses: Losses,
     /// How many gaps there are of a reason, and how long they are together.
     gaps: BTreeMap<GapReason, (u64, Spans)>,
+    /// Calls that were not watched to their end.
+    unwatched: u64,
+    /// Calls that a limit left out.
+    left_out: u64,
     /// Waits that others stand for.
     waits_summed: u64,
     ends: StackEnds,
@@ -40,6 +44,15 @@ impl About {
                 *count += 1;
                 spans.add(gap.from, gap.to);
             }
+            Event::Call(call) => {
+                let is_unwatched = |exit: &Exit| exit.how == ExitKind::Unwatched;
+                if matches!(&call.edge, CallEdge::Exit(exit) if is_unwatched(exit)) {
+                    self.unwatched += 1;
+                }
+            }
+            Event::CallCount(count) => {
+                self.left_out = self.left_out.saturating_add(count.left_out);
+            }
             Event::Sample(sample) => {
                 let wait = sample.wait.as_ref();
                 let others = wait.map_or(0, |wait| wait.count.saturating_sub(1));
@@ -50,6 +63,26 @@ impl About {
             }
             _ => {}
         }
+    }
+
+    /// What is lost.
+    pub(super) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    /// Times in which calls were not recorded.
+    pub(super) fn gaps(&self) -> u64 {
+        self.gaps.values().map(|(count, _)| count).sum()
+    }
+
+    /// Whether there may have been calls that nobody counted.
+    pub(super) fn hides_calls(&self) -> bool {
+        self.gaps.keys().any(|reason| reason.hides_calls())
+    }
+
+    /// Calls that were not watched to their end.
+    pub(super) fn unwatched(&self) -> u64 {
+        self.unwatched
     }
 
     /// When the first event was of what the recording tells: of what was there it tells from before that as well.
@@ -85,6 +118,9 @@ impl About {
             "recorded by profiler {} on {}, Linux {} {}: {}",
             session.version, session.host, session.kernel, session.arch, session.target
         )];
+        if tables.is_cut_off {
+            notes.push(format!("not complete: {CUT_OFF}"));
+        }
         let lost = self.losses.iter();
         notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
         notes.extend(self.gaps.iter().map(|(reason, (count, spans))| {
@@ -92,9 +128,18 @@ impl About {
                 GapReason::NoReturns => "returns",
                 _ => "calls",
             };
-            let (ms, reason) = (spans.ns() / 1_000_000, reason.phrase());
-            format!("gaps of {what}: {count} of {ms} ms together, {reason}")
+            let (length, reason) = (quantity::duration(spans.ns()), reason.phrase());
+            format!("gaps of {what}: {count} of {length} together, {reason}")
         }));
+        if self.hides_calls() {
+            notes.push("calls: at least those that are told, as gaps may hide more".to_owned());
+        }
+        let calls = [
+            (self.unwatched, "not watched to their end"),
+            (self.left_out, "left out by a limit"),
+        ];
+        let calls = calls.iter().filter(|(n, _)| *n > 0);
+        notes.extend(calls.map(|(n, what)| format!("calls {what}: {n}")));
         let ends = self.ends.iter();
         notes.extend(ends.map(|(end, n)| match end {
             StackEnd::NotSaid => format!("stacks not known to be complete: {n}"),

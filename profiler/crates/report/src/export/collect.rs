@@ -10,10 +10,11 @@ use std::io;
 
 use rustc_hash::FxHashMap;
 
+use super::about::About;
 use super::name;
 use super::settings::{OptionHelp, Setting, Settings, yes};
 use crate::derive::{
-    Aggregate, Aggregator, Functions, Key, Losses, Merge, Owner, Sources, WALL, container_label_of,
+    Aggregate, Aggregator, Functions, Key, Merge, Owner, Sources, WALL, container_label_of,
     frame_lines, wait_frame,
 };
 use profiler_model::text::TextMap;
@@ -162,11 +163,9 @@ impl Sink for Folding {
 pub(super) struct Collector {
     options: FoldOptions,
     aggregator: Aggregator,
-    losses: Losses,
-    gaps: u64,
+    about: About,
     /// In order of their first samples.
     sources: Vec<SourceId>,
-    last: Option<Timestamp>,
 }
 
 /// Stacks with their numbers.
@@ -188,12 +187,8 @@ pub struct Folded {
     pub(super) others: u64,
     /// How stacks ended early.
     pub(super) ends: StackEnds,
-    /// When the last event was.
-    pub(super) last: Option<Timestamp>,
-    /// What is missing from the recording.
-    pub(super) losses: Losses,
-    /// Times in which calls were not recorded.
-    pub(super) gaps: u64,
+    /// When it was, and what is missing from it.
+    pub(super) about: About,
 }
 
 impl Collector {
@@ -206,25 +201,18 @@ impl Collector {
         Collector {
             options,
             aggregator: Aggregator::new(merge),
-            losses: Losses::default(),
-            gaps: 0,
+            about: About::default(),
             sources: Vec::new(),
-            last: None,
         }
     }
 
     pub(super) fn event(&mut self, event: &Event, tables: &Tables) {
-        self.last = self.last.max(Some(event.at()));
-        match event {
-            Event::Sample(sample) => {
-                if !self.sources.contains(&sample.source) {
-                    self.sources.push(sample.source);
-                }
-                self.aggregator.add(sample, tables);
+        self.about.event(event);
+        if let Event::Sample(sample) = event {
+            if !self.sources.contains(&sample.source) {
+                self.sources.push(sample.source);
             }
-            Event::Lost(lost) => self.losses.add(lost),
-            Event::Gap(gap) => self.gaps += u64::from(gap.from < gap.to),
-            _ => {}
+            self.aggregator.add(sample, tables);
         }
     }
 
@@ -244,9 +232,7 @@ impl Collector {
         let sources = self.wanted(tables)?;
         let mut folded = Folded {
             sources,
-            last: self.last,
-            losses: self.losses.clone(),
-            gaps: self.gaps,
+            about: self.about.clone(),
             ..Folded::default()
         };
         let mut writer = StackWriter::new(tables, self.options.containers);

@@ -10,9 +10,10 @@ pub mod list;
 pub mod losses;
 pub mod pager;
 pub mod progress;
-pub mod quantity;
 pub mod report;
 pub mod table;
 pub mod term;
 pub mod terminal;
 pub mod top;
+
+pub use crate::derive::quantity;

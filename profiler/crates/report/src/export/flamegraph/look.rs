@@ -45,17 +45,22 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
         }
         None => "no samples".to_owned(),
     };
-    let seconds = folded
-        .last
-        .map_or(0, |last| last.since(tables.session.started)) as f64
-        / 1e9;
+    let about = &folded.about;
+    let seconds = about.last().since(tables.session.started) as f64 / 1e9;
     parts.push(format!("{samples} in {seconds:.1} s"));
     if folded.others > 0 {
         parts.push(format!("{} of other sources left out", folded.others));
     }
-    parts.extend(lost(&folded.losses));
-    if folded.gaps > 0 {
-        parts.push(format!("calls missing in {}", plural(folded.gaps, "gap")));
+    if tables.is_cut_off {
+        parts.push("not finished, the end may be missing".to_owned());
+    }
+    parts.extend(lost(about.losses()));
+    if about.gaps() > 0 {
+        parts.push(format!("calls missing in {}", plural(about.gaps(), "gap")));
+    }
+    if about.unwatched() > 0 {
+        let calls = plural(about.unwatched(), "call");
+        parts.push(format!("{calls} not watched to their end"));
     }
     let mut stacks = Vec::new();
     let ended = |ends: &[StackEnd]| -> u64 { ends.iter().map(|end| folded.ends.of(*end)).sum() };
@@ -283,17 +288,38 @@ mod tests {
         ];
         let mut folded = Folded {
             samples: 1,
-            losses: losses.into_iter().collect(),
-            last: Some(Timestamp(2_000_000_000)),
             ..Folded::default()
         };
-        let tables = Tables::default();
+        let (from, to) = (Timestamp(0), Timestamp(2_000_000_000));
+        for (reason, count) in losses {
+            folded.about.event(&Event::Lost(Lost {
+                cpu: None,
+                from,
+                to,
+                count,
+                reason,
+            }));
+        }
+        let mut tables = Tables::default();
         let lost = "no samples in 2.0 s · lost: 3001 samples, 1 wait, 240 other events";
         assert_eq!(subtitle(&folded, &tables), lost);
-        folded.gaps = 12;
+        let without = folded.about.clone();
+        for _ in 0..12 {
+            folded.about.event(&Event::Gap(Gap {
+                from,
+                to,
+                function: None,
+                process: None,
+                reason: GapReason::DutyCycle,
+            }));
+        }
         let said = format!("{lost} · calls missing in 12 gaps");
         assert_eq!(subtitle(&folded, &tables), said);
-        folded.gaps = 0;
+        folded.about = without;
+        tables.is_cut_off = true;
+        let said = lost.replacen("· lost", "· not finished, the end may be missing · lost", 1);
+        assert_eq!(subtitle(&folded, &tables), said);
+        tables.is_cut_off = false;
         let ends = [
             (StackEnd::Truncated, 1_000_000),
             (StackEnd::BadMemory, 1_000_000),

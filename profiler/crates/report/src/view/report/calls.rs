@@ -37,10 +37,21 @@ pub(super) fn build(
     let losses = &collected.losses;
     // Counts are read from a file, and may be anything.
     let sum = |of: fn(&CallRow) -> u64| functions.iter().map(of).fold(0, u64::saturating_add);
+    let gaps: Vec<GapRow> = (GapReason::ALL.iter())
+        .map(|&reason| (settled.gaps(reason), reason))
+        .filter(|(gaps, _)| gaps.count > 0)
+        .map(|(gaps, reason)| GapRow {
+            reason,
+            count: Some(gaps.count),
+            ns: gaps.ns,
+            percent: None,
+        })
+        .collect();
     let summary = CallSummary {
         functions: functions.len() as u64,
         calls: sum(|row| row.calls),
-        calls_at_least: functions.iter().any(|row| row.calls_at_least),
+        // Also of functions of which no call is in the recording: they have no row.
+        calls_at_least: gaps.iter().any(|gap| gap.reason.hides_calls()),
         seen: sum(|row| row.calls_seen),
         lost_records: losses
             .of(LostReason::CallRingFull)
@@ -51,17 +62,7 @@ pub(super) fn build(
         unrecorded: sum(|row| row.unrecorded),
         left_out: sum(|row| row.left_out).saturating_add(losses.of(LostReason::TooMany)),
         counts_left_out: !collected.counts_hold(),
-        gaps: GapReason::ALL
-            .iter()
-            .map(|&reason| (settled.gaps(reason), reason))
-            .filter(|(gaps, _)| gaps.count > 0)
-            .map(|(gaps, reason)| GapRow {
-                reason,
-                count: Some(gaps.count),
-                ns: gaps.ns,
-                percent: None,
-            })
-            .collect(),
+        gaps,
         folded: settled.folded(),
         exceptions_folded: settled.throws_folded(),
         arguments_dropped: settled.arguments_dropped(),
@@ -194,8 +195,7 @@ impl Builder<'_> {
             kind: traced.map_or(TracedKind::Function, |traced| traced.kind),
             returns: traced.map(|traced| traced.returns),
             calls: counted.entries.max(seen),
-            // Without returns, entries are counted on.
-            calls_at_least: gaps.iter().any(|gap| gap.reason != GapReason::NoReturns),
+            calls_at_least: gaps.iter().any(|gap| gap.reason.hides_calls()),
             calls_seen: seen,
             calls_counted: kernel.map(|counted| counted.entries),
             calls_estimated: hidden

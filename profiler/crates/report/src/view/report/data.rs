@@ -76,6 +76,8 @@ pub struct Header {
     pub to_ns: u64,
     /// Whether that is less than the recording.
     pub is_part: bool,
+    /// Whether the recording was finished: else what came last may be missing.
+    pub complete: bool,
     /// Samples of the whole recording, of all sources.
     pub recorded_samples: u64,
     /// All sources; those that are shown are what the report is about.

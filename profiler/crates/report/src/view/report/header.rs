@@ -28,6 +28,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Header {
         from_ns,
         to_ns,
         is_part: !collected.range().is_all(),
+        complete: !tables.is_cut_off,
         recorded_samples: collected.all_samples,
         sources: sources(base),
         profile: base.sources.name(tables).map(str::to_owned),
@@ -75,12 +76,16 @@ fn sources(base: &Base<'_>) -> Vec<SourceRow> {
 
 fn stacks(base: &Base<'_>) -> StackRow {
     let mut ends = StackEnds::default();
-    let mut none = 0;
+    let (mut none, mut leafless) = (0, 0);
     for selected in &base.selected {
-        selected.aggregate.ends.add_to(&mut ends);
+        let aggregate = selected.aggregate;
+        aggregate.ends.add_to(&mut ends);
         if selected.key.kernel.is_none() && selected.key.user.is_none() {
-            // What is said of them already is not said twice.
-            none += (selected.aggregate.count).saturating_sub(selected.aggregate.ends.total());
+            // What is said of them already is not said twice. That only a leaf was recorded is not true of them.
+            let mut said = StackEnds::default();
+            aggregate.ends.add_to(&mut said);
+            leafless += said.of(StackEnd::LeafOnly);
+            none += aggregate.count.saturating_sub(aggregate.ends.total());
         }
     }
     StackRow {
@@ -92,9 +97,9 @@ fn stacks(base: &Base<'_>) -> StackRow {
         jit: ends.of(StackEnd::Jit),
         no_table: ends.of(StackEnd::NoTable),
         no_mapping: ends.of(StackEnd::NoMapping),
-        leaf_only: ends.of(StackEnd::LeafOnly),
+        leaf_only: ends.of(StackEnd::LeafOnly).saturating_sub(leafless),
         not_said: ends.of(StackEnd::NotSaid),
-        none,
+        none: none + leafless,
     }
 }
 

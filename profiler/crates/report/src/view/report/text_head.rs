@@ -6,7 +6,7 @@ use profiler_model::Unit;
 use std::io::{self, Write};
 
 use super::data::{Header, SourceRow};
-use crate::derive::{OFF_CPU, WALL};
+use crate::derive::{CUT_OFF, OFF_CPU, WALL};
 use crate::view::losses;
 use crate::view::quantity::{count, date_utc, duration, percent, percent_of, plural, short_count};
 use crate::view::table::cut;
@@ -28,6 +28,9 @@ pub(super) struct Head<'a> {
 impl Head<'_> {
     pub(super) fn write(&mut self, header: &Header) -> io::Result<()> {
         self.recorded(header)?;
+        if !header.complete {
+            self.line("Complete", &format!("no: {CUT_OFF}"))?;
+        }
         self.line("Target", &header.target)?;
         if !header.command.is_empty() {
             self.line("Command", &header.command.join(" "))?;
