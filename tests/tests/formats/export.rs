@@ -552,6 +552,7 @@ fn what_a_recording_lacks_is_said_in_every_format() {
         "cpuprofile",
         "callgrind",
         "perf-script",
+        "go-trace",
         "tcf",
         "perfetto",
         "otlp",

@@ -17,11 +17,12 @@ mod waits;
 
 use std::io;
 
+use super::about::About;
 use super::collect::{SOURCE, choose, is_first};
 use super::notes::{gap_text, lost_text, throw_text};
 use super::settings::{Declared, OptionHelp, Setting, Settings};
 use super::{Format, Output, ShownSources, Shows};
-use crate::derive::{Losses, is_same};
+use crate::derive::is_same;
 use profiler_model::*;
 use profiler_wire::go_trace::{Encoding, Version};
 use regions::{CallCounts, Regions};
@@ -91,7 +92,7 @@ struct GoTrace {
     /// Events in this generation.
     events: u64,
     counts: Counts,
-    losses: Losses,
+    about: About,
     regions: Regions,
     /// Threads that ended now: the ends of their calls come at the same time.
     exits: Vec<(ThreadId, u64)>,
@@ -102,9 +103,10 @@ struct GoTrace {
 struct Counts {
     samples: u64,
     others: u64,
-    /// Samples of threads that had ended, which came behind that.
+    /// Samples of threads that are not defined.
     late: u64,
-    truncated: u64,
+    /// Samples and waits with a frame that has no name.
+    unnamed: u64,
     /// Waits that are shown.
     waits: u64,
     /// Waits too short to be shown.
@@ -125,7 +127,7 @@ impl GoTrace {
             source: None,
             events: 0,
             counts: Counts::default(),
-            losses: Losses::default(),
+            about: About::default(),
             regions: Regions::default(),
             exits: Vec::new(),
         }
@@ -174,24 +176,28 @@ impl GoTrace {
         let now = self.now;
         let (trace, schedule) = self.begun(tables)?;
         let thread = StackOwner::Thread(sample.thread);
-        let Some(context) = schedule.running(trace, thread, now, tables)? else {
-            self.counts.late += 1;
-            return Ok(());
-        };
+        // Before the log, which would have it begin behind the sample.
+        let context = schedule.running(trace, thread, now, tables)?;
         if first {
             schedule.log(trace, now, 0, "source", &source_text(sample.source, tables))?;
         }
+        let Some(context) = context.or_else(|| schedule.ran_on(thread, tables)) else {
+            self.counts.late += 1;
+            return Ok(());
+        };
         trace.sample(now, context, sample.kernel, sample.user, tables)?;
+        let unnamed = trace.is_unnamed(sample.kernel, sample.user);
         self.counts.samples += 1;
-        let ends = [sample.kernel_end, sample.user_end];
-        self.counts.truncated += u64::from(ends.into_iter().any(StackEnd::is_too_deep));
+        self.counts.unnamed += u64::from(unnamed);
         Ok(())
     }
 
     fn wait(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) -> io::Result<()> {
         let (trace, schedule) = self.begun(tables)?;
         let shown = schedule.waited(trace, sample, wait, tables)?;
+        let unnamed = shown && trace.is_unnamed(sample.kernel, sample.user);
         let counts = &mut self.counts;
+        counts.unnamed += u64::from(unnamed);
         counts.waits += u64::from(shown);
         counts.short += u64::from(!shown);
         counts.not_recorded += u64::from(wait.count.saturating_sub(1));
@@ -281,7 +287,6 @@ impl GoTrace {
                 schedule.log(trace, now, 0, "gap", &gap_text(gap, tables))
             }
             Event::Lost(lost) => {
-                self.losses.add(lost);
                 let (trace, schedule) = self.begun(tables)?;
                 schedule.log(trace, now, 0, "lost", &lost_text(lost))
             }
@@ -291,6 +296,7 @@ impl GoTrace {
 
 impl Sink for GoTrace {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.about.event(event);
         self.now = self.now.max(event.at().0.clamp(1, LATEST));
         self.exit_until(event.at().0, tables)?;
         self.take(event, tables)?;
@@ -316,25 +322,30 @@ impl Sink for GoTrace {
             samples,
             others,
             late,
-            truncated,
+            unnamed,
             waits,
             short,
             not_recorded,
         } = self.counts;
-        let lost = self.losses.samples();
+        let losses = self.about.losses();
+        let lost = losses.samples();
         let summary = format!(
-            "{samples} samples; {lost} lost, {others} of other sources left out, {truncated} with \
-             truncated stacks, {cut} stacks cut to what a trace can hold"
+            "{samples} samples; {lost} lost, {others} of other sources left out, {late} of unknown threads left out, \
+             {cut} stacks cut to what a trace can hold"
         );
         let now = self.now;
-        let lost = self.losses.of(LostReason::CallRingFull);
+        let lost = (losses.of(LostReason::CallRingFull))
+            .saturating_add(losses.of(LostReason::UnwrittenCalls));
+        let at_least = match self.about.hides_calls() {
+            true => "at least ",
+            false => "",
+        };
+        let notes = self.about.notes_in_time(tables, unnamed);
         let (trace, schedule, regions) = self.all(tables)?;
         regions.settle_all(trace, schedule, tables)?;
         schedule.log(trace, now, 0, "summary", &summary)?;
-        if late > 0 {
-            let text =
-                format!("{late} samples came behind the ends of their threads, and are left out");
-            schedule.log(trace, now, 0, "late", &text)?;
+        for note in notes {
+            schedule.log(trace, now, 0, "note", &note)?;
         }
         if not_recorded > 0 {
             log::warn!(
@@ -359,7 +370,7 @@ impl Sink for GoTrace {
         } = regions.counts;
         if calls > 0 || counted > 0 || open > 0 {
             let summary = format!(
-                "{calls} calls ended, {open} open at the end; {counted} counted by the kernel; \
+                "{at_least}{calls} calls ended, {open} open at the end; {counted} counted by the kernel; \
                  {lost} records lost, {left_out} calls left out by limits, {unmatched} ends \
                  without a begin, {shortened} regions begin later than their calls"
             );

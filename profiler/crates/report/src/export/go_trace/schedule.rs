@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::stream::Stream;
 use super::trace::{Context, Trace};
@@ -93,8 +93,8 @@ pub(super) struct Schedule {
     ended: Vec<Stream>,
     /// Where it is.
     ended_threads: FxHashMap<StackOwner, usize>,
-    /// Those whose end is known: what comes of them later belongs to the life that has ended.
-    gone: FxHashSet<StackOwner>,
+    /// Those whose end is known, and what they ran on: what comes of them later belongs to the life that has ended.
+    gone: FxHashMap<StackOwner, Option<Context>>,
     /// The running thread of each M.
     threads: FxHashMap<u64, StackOwner>,
     /// The M of each goroutine with traced calls.
@@ -119,7 +119,7 @@ impl Schedule {
             running: BTreeMap::new(),
             ended: Vec::new(),
             ended_threads: FxHashMap::default(),
-            gone: FxHashSet::default(),
+            gone: FxHashMap::default(),
             threads: FxHashMap::default(),
             goroutines: FxHashMap::default(),
             lives: FxHashMap::default(),
@@ -184,7 +184,7 @@ impl Schedule {
         if let Some(running) = self.running.get(&id) {
             return Ok(Some(running.context));
         }
-        let process = id.process(tables).filter(|_| !self.gone.contains(&id));
+        let process = id.process(tables).filter(|_| !self.gone.contains_key(&id));
         let (Some(process), Some(m)) = (process, self.machine(id, tables)) else {
             return Ok(None);
         };
@@ -238,8 +238,9 @@ impl Schedule {
         at: u64,
         tables: &Tables,
     ) -> io::Result<()> {
+        let context = self.running.get(&id).map(|running| running.context);
         self.end(trace, id, at)?;
-        self.gone.insert(id);
+        self.gone.insert(id, context);
         let StackOwner::Thread(thread) = id else {
             return Ok(());
         };
@@ -270,6 +271,17 @@ impl Schedule {
             is_main && running.process == thread.process && !matches!(id, StackOwner::Thread(_))
         });
         running.map(|(&id, _)| id).collect()
+    }
+
+    /// What a thread ran on that has ended: its last samples may come behind that. Of one that was never seen before, its M
+    /// alone. None if it was never defined.
+    pub(super) fn ran_on(&mut self, id: StackOwner, tables: &Tables) -> Option<Context> {
+        let alone = Context {
+            m: self.machine(id, tables)?,
+            p: NO_THREAD,
+            g: NO_THREAD,
+        };
+        Some(self.gone.get(&id).copied().flatten().unwrap_or(alone))
     }
 
     /// A thread goes on whose end was told: it has taken over the id of its process to run another program.

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
 use profiler_model::text::TextMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::{Output, name};
 use crate::derive::{DisplayFrame, stack_frames};
@@ -52,6 +52,8 @@ pub(super) struct Trace {
     start: u64,
     strings: TextMap<Box<str>, u64>,
     stacks: FxHashMap<StackKey, u64>,
+    /// Those with a frame that has no name.
+    unnamed: FxHashSet<u64>,
     table_bytes: usize,
     string_batch: Batch,
     stack_batch: Batch,
@@ -75,6 +77,7 @@ impl Trace {
             start: 0,
             strings: TextMap::default(),
             stacks: FxHashMap::default(),
+            unnamed: FxHashSet::default(),
             table_bytes: 0,
             string_batch: batch(Kind::Strings),
             stack_batch: batch(Kind::Stacks),
@@ -91,6 +94,7 @@ impl Trace {
         self.start = at;
         self.strings.clear();
         self.stacks.clear();
+        self.unnamed.clear();
         self.table_bytes = 0;
         let batch = |table| Batch::new(self.encoding, table_head(self.generation, at, table));
         self.string_batch = batch(Kind::Strings);
@@ -222,9 +226,20 @@ impl Trace {
             Some(&id) => Ok(id),
             None => {
                 let places = self.places(kernel, user, tables)?;
-                self.stack(key, &places)
+                let id = self.stack(key, &places)?;
+                let mut frames = tables.frames_of_both(kernel, user);
+                if frames.any(|frame| !tables.has_names(frame)) {
+                    self.unnamed.insert(id);
+                }
+                Ok(id)
             }
         }
+    }
+
+    /// Whether a stack of a sample that was written has a frame without a name.
+    pub(super) fn is_unnamed(&self, kernel: Option<StackId>, user: Option<StackId>) -> bool {
+        let id = self.stacks.get(&StackKey::Sample(kernel, user));
+        id.is_some_and(|id| self.unnamed.contains(id))
     }
 
     /// Writes a sample.
