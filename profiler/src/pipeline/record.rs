@@ -145,7 +145,7 @@ pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
             && (request.create.ring.is_some() || request.create.rotate.is_some()),
         mounts_tracefs: false,
     };
-    let mut finished = record(request, &capture, later)?;
+    let mut finished = record(request, &capture, later, &priority)?;
     finished.had_priority = priority.is_raised();
     scratch.keep_locked();
     if exports.is_empty() {
@@ -168,11 +168,17 @@ fn export(capture: &Path, exports: Vec<Export>, quiet: bool) -> Result<(), Failu
     outputs::export(capture, &selection, exports, quiet)
 }
 
-fn record(request: Box<Request>, path: &Path, later: Later) -> Result<Box<Finished>, Failure> {
+fn record(
+    request: Box<Request>,
+    path: &Path,
+    later: Later,
+    priority: &Priority,
+) -> Result<Box<Finished>, Failure> {
     let event_loop = super::event_loop()?;
     let entered = event_loop.enter();
     let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
     let (mut session, mut recording) = begin(request, path)?;
+    priority.records();
     drop(entered);
     super::block_on(&event_loop, move || async move {
         let end = recording.watch(&mut session, &mut signals, later).await;

@@ -141,7 +141,8 @@ impl Ready {
 
     /// Serves until a signal ends it, or no front serves any more. Nothing is left in the kernel then.
     pub(super) async fn run(self, hub: &mut Hub, signals: &mut Signals) -> Result<(), Failure> {
-        let _priority = Priority::begin();
+        let priority = Priority::begin();
+        priority.records();
         privileges::settle(Later {
             attaches: true,
             loads_tables: true,

@@ -3,7 +3,7 @@
 //! What is left too long in the kernel's buffers is lost, and what is told too late is not to be had any more: who
 //! empties the buffers, builds unwind tables, finds names and writes goes before what is recorded. Nice values count
 //! within a session or a cgroup only, so these threads are in a real-time class, as long as they have used less of it
-//! than their [`Account`] allows; behind that they are ordinary ones at nice -20. A thread of its own sees to that:
+//! than their [`Account`] allows; behind that they are ordinary ones, at nice -20 once it records. A thread of its own sees to that:
 //! nobody has to come to an end of its work for its time to be over. Processor time in nanoseconds.
 //!
 //! What does not belong here: how a thread is scheduled (`profiler_target::schedule`).
@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,6 +53,7 @@ pub(in crate::pipeline) struct Priority {
 struct Stop {
     over: Mutex<bool>,
     bell: Condvar,
+    records: AtomicBool,
 }
 
 impl Priority {
@@ -89,6 +91,13 @@ impl Priority {
             is_raised: watched.is_ok(),
             watched: watched.ok().map(|thread| (thread, stop)),
             before: Some(before),
+        }
+    }
+
+    /// What is recorded is recorded from now on: until then, whoever has used up its real time holds up nothing but a start.
+    pub(in crate::pipeline) fn records(&self) {
+        if let Some((_, stop)) = &self.watched {
+            stop.records.store(true, Ordering::Relaxed);
         }
     }
 
@@ -194,13 +203,14 @@ impl Member {
         now_ns.saturating_sub(std::mem::replace(&mut self.last_ns, now_ns))
     }
 
-    fn wanted(&self, collecting: &Account, helping: &Account) -> Class {
+    fn wanted(&self, collecting: &Account, helping: &Account, records: bool) -> Class {
         let spent = self.last_ns.saturating_sub(self.first_ns) >= MOST_HELP_NS;
         match self.kind {
             Kind::Helps if spent => Class::Ordinary(0),
             Kind::Helps if helping.is_open => Class::RealTime(HELPING),
             Kind::Collects if collecting.is_open => Class::RealTime(COLLECTING),
-            _ => Class::Ordinary(NICE),
+            _ if records => Class::Ordinary(NICE),
+            _ => Class::Ordinary(0),
         }
     }
 
@@ -226,6 +236,7 @@ struct Watch {
     helping: Account,
     began: Instant,
     looked: Instant,
+    records: bool,
 }
 
 impl Watch {
@@ -247,6 +258,7 @@ impl Watch {
             helping: Account::new(),
             began: now,
             looked: now,
+            records: true,
         })
     }
 
@@ -258,6 +270,7 @@ impl Watch {
         }
         let mut over = stop.over.lock().unwrap_or_else(PoisonError::into_inner);
         while !*over {
+            self.records = stop.records.load(Ordering::Relaxed);
             self.look();
             let interval = match self.began.elapsed() < FIRST {
                 true => FIRST_INTERVAL,
@@ -286,9 +299,9 @@ impl Watch {
         self.collecting
             .settle(passed, used[Kind::Collects as usize]);
         self.helping.settle(passed, used[Kind::Helps as usize]);
-        let (collecting, helping) = (&self.collecting, &self.helping);
+        let (collecting, helping, records) = (&self.collecting, &self.helping, self.records);
         place_all(&mut self.members, |member| {
-            member.wanted(collecting, helping)
+            member.wanted(collecting, helping, records)
         });
     }
 
@@ -402,7 +415,7 @@ mod tests {
     fn who_helps_for_long_goes_like_all_others() {
         let accounts = (Account::new(), Account::new());
         let mut member = Member::new(Kind::Helps, 5 * MS);
-        let wanted = |member: &Member| member.wanted(&accounts.0, &accounts.1);
+        let wanted = |member: &Member| member.wanted(&accounts.0, &accounts.1, true);
         assert_eq!(wanted(&member), Class::RealTime(HELPING));
         assert_eq!(member.used(1005 * MS), 1000 * MS);
         assert_eq!(wanted(&member), Class::RealTime(HELPING));
@@ -410,6 +423,11 @@ mod tests {
         assert_eq!(wanted(&member), Class::Ordinary(0));
         member.kind = Kind::Collects;
         assert_eq!(wanted(&member), Class::RealTime(COLLECTING));
+        let mut spent = Account::new();
+        spent.is_open = false;
+        let wanted = |records| member.wanted(&spent, &spent, records);
+        assert_eq!(wanted(true), Class::Ordinary(NICE));
+        assert_eq!(wanted(false), Class::Ordinary(0));
     }
 
     /// A thread that is there until it is told to end.

@@ -316,7 +316,8 @@ impl Live {
         signals: &mut Signals,
     ) -> End {
         // What is still to be done after this can wait.
-        let _priority = Priority::begin();
+        let priority = Priority::begin();
+        priority.records();
         privileges::settle(later);
         self.agent.begin(session.from());
         if suspended {
