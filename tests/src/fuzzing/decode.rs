@@ -52,14 +52,22 @@ fn record(bytes: &[u8]) {
         return;
     };
     assert_eq!(decoder.bad, 0, "an event of a record that is called bad");
+    let are_bounded = |stacks: [&RawStack; 2]| {
+        for stack in stacks {
+            assert!(stack.bytes.len() <= (MAX_USER_FRAMES * 8 + 8).min(bytes.len()));
+            assert_eq!(stack.addresses().len() * 8, stack.bytes.len());
+        }
+    };
     let encoded = match &event.body {
         RawBody::Sample(sample) => {
-            for stack in [&sample.kernel, &sample.user] {
-                assert!(stack.bytes.len() <= (MAX_USER_FRAMES * 8 + 8).min(bytes.len()));
-                assert_eq!(stack.addresses().len() * 8, stack.bytes.len());
-            }
+            are_bounded([&sample.kernel, &sample.user]);
             Some(encoded(event, sample))
         }
+        RawBody::WaitStack(stacks) => {
+            are_bounded([&stacks.kernel, &stacks.user]);
+            None
+        }
+        RawBody::Wait(_) | RawBody::Waits(_) => None,
         RawBody::Cgroup(cgroup) => {
             // A byte that is no UTF-8 takes three, so that the path may be too long to be a record's.
             assert!(cgroup.path.len() <= 3 * PATH_BYTES.min(bytes.len()));

@@ -89,12 +89,15 @@ struct Workload {
     functions: BTreeSet<String>,
 }
 
+/// So many samples can be judged.
+const ENOUGH: usize = 20;
+
 /// Every sample of these is named, by what is in their files.
 fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
     for workload in workloads {
         let samples = recording.of_pid(workload.pid);
         assert!(
-            samples.len() >= 20,
+            samples.len() >= ENOUGH,
             "{}: {} samples",
             workload.prefix,
             samples.len()
@@ -195,23 +198,26 @@ fn containers_by_name(docker: &Docker, words: &[String], out: &Path, red: &Workl
         for part in [&*id, "\"red\"", "docker"] {
             assert!(listed.contains(part), "{namespace}: {listed}");
         }
-        let record = [
-            "record",
-            "-F",
-            "499",
-            "-d",
-            "1",
-            "--wait-names",
-            "60",
-            "--force",
-            "-o",
-        ];
+        // As long as it takes until there is something to judge: on a busy machine it hardly runs.
+        let recorded = |target: [&str; 2]| {
+            let mut seconds = 1;
+            loop {
+                let lasts = seconds.to_string();
+                let record = ["record", "-F", "499", "-d", &lasts, "--wait-names", "60"];
+                let to = ["--force", "-o", "/out/one.cap"];
+                run(&[&record[..], &to, &target].concat())?;
+                let one = Recording::read(&out.join("one.cap"))?;
+                if one.of_pid(red.pid).len() >= ENOUGH || seconds > 60 {
+                    return Ok::<_, Box<dyn std::error::Error>>(one);
+                }
+                seconds *= 4;
+            }
+        };
         for target in [
             ["--container", "red"],
             ["--cgroup", &format!("docker/{id}")],
         ] {
-            run(&[&record[..], &["/out/one.cap"], &target].concat())?;
-            let one = Recording::read(&out.join("one.cap"))?;
+            let one = recorded(target)?;
             named(&one, &[red])?;
             in_container(&one, red.pid, "red");
             let others = one.samples.iter().filter(|sample| sample.pid != red.pid);
@@ -219,8 +225,7 @@ fn containers_by_name(docker: &Docker, words: &[String], out: &Path, red: &Workl
         }
         // By its number: nothing has looked for a name.
         let pid = red.pid.to_string();
-        run(&[&record[..], &["/out/pid.cap", "-p", &pid]].concat())?;
-        let by_pid = Recording::read(&out.join("pid.cap"))?;
+        let by_pid = recorded(["-p", &pid])?;
         named(&by_pid, &[red])?;
         in_container(&by_pid, red.pid, "red");
     }

@@ -183,7 +183,7 @@ fn why_data_are_missing_is_said() -> Outcome {
     for said in [
         "run 0 has ended, but its data are not complete: 11 messages",
         "run 0: missing: 1 gap of 1.00 ms: tracing was suspended; \
-         2 gaps of 3.00 ms: events of the agent are missing",
+         2 gaps in 3.00 ms of the time: events of the agent are missing",
     ] {
         assert!(end.contains(said), "{said}: {end}");
     }

@@ -1,6 +1,6 @@
 // Goroutines whose stacks are known, in the phases that Go's runtime treats in its own ways.
 //
-// Usage: main SECONDS [PHASE]. Phases: spin (a chain of five functions), inline (the same with inlined ones),
+// Usage: main SECONDS [PHASE], each of which takes so much CPU time, however busy the machine is. Phases: spin (a chain of five functions), inline (the same with inlined ones),
 // deep (recursion on a stack that grows), system (work on the thread's own stack: runtime.GC), syscall (a
 // syscall in a chain). All of them in turn without a name.
 package main
@@ -17,8 +17,8 @@ import (
 var sink uint64
 
 //go:noinline
-func leaf(until time.Time) {
-	for time.Now().Before(until) {
+func leaf(until time.Duration) {
+	for used() < until {
 		for i := uint64(0); i < 200000; i++ {
 			sink = sink*2862933555777941757 + i
 		}
@@ -26,7 +26,7 @@ func leaf(until time.Time) {
 }
 
 //go:noinline
-func middle(until time.Time) {
+func middle(until time.Duration) {
 	var room [64]uint64
 	room[sink%64] = 1
 	leaf(until)
@@ -34,9 +34,9 @@ func middle(until time.Time) {
 }
 
 //go:noinline
-func outer(until time.Time) { middle(until); sink++ }
+func outer(until time.Duration) { middle(until); sink++ }
 
-func worker(until time.Time, done chan<- bool) {
+func worker(until time.Duration, done chan<- bool) {
 	outer(until)
 	done <- true
 }
@@ -46,8 +46,8 @@ func small(i uint64) uint64 { return sink*6364136223846793005 + i }
 func twice(i uint64) uint64 { return small(i) ^ small(i+1) }
 
 //go:noinline
-func inlined(until time.Time) {
-	for time.Now().Before(until) {
+func inlined(until time.Duration) {
+	for used() < until {
 		for i := uint64(0); i < 200000; i++ {
 			sink = twice(i)
 		}
@@ -55,7 +55,7 @@ func inlined(until time.Time) {
 }
 
 //go:noinline
-func recurse(depth int, until time.Time) uint64 {
+func recurse(depth int, until time.Duration) uint64 {
 	var room [32]uint64
 	room[depth%32] = uint64(depth)
 	if depth == 0 {
@@ -83,12 +83,9 @@ func used() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// As much CPU time as there is time until then: growth is a small part of it, of which enough has to be seen.
-//
 //go:noinline
-func growing(until time.Time) {
-	enough := used() + time.Until(until)
-	for used() < enough {
+func growing(until time.Duration) {
+	for used() < until {
 		done := make(chan uint64)
 		go func() { done <- grow(2000) }()
 		sink += <-done
@@ -96,15 +93,15 @@ func growing(until time.Time) {
 }
 
 //go:noinline
-func collect(until time.Time) {
-	for time.Now().Before(until) {
+func collect(until time.Duration) {
+	for used() < until {
 		runtime.GC()
 	}
 }
 
 //go:noinline
-func calls(until time.Time) {
-	for time.Now().Before(until) {
+func calls(until time.Duration) {
+	for used() < until {
 		for i := 0; i < 1000; i++ {
 			syscall.Getppid()
 		}
@@ -118,15 +115,15 @@ func main() {
 	}
 	phases := []struct {
 		name string
-		run  func(time.Time)
+		run  func(time.Duration)
 	}{
-		{"spin", func(until time.Time) {
+		{"spin", func(until time.Duration) {
 			done := make(chan bool)
 			go worker(until, done)
 			<-done
 		}},
 		{"inline", inlined},
-		{"deep", func(until time.Time) { sink += recurse(60, until) }},
+		{"deep", func(until time.Duration) { sink += recurse(60, until) }},
 		{"grow", growing},
 		{"system", collect},
 		{"syscall", calls},
@@ -134,7 +131,7 @@ func main() {
 	fmt.Println("ready")
 	for _, phase := range phases {
 		if len(os.Args) < 3 || os.Args[2] == phase.name {
-			phase.run(time.Now().Add(time.Duration(seconds * float64(time.Second))))
+			phase.run(used() + time.Duration(seconds*float64(time.Second)))
 		}
 	}
 }

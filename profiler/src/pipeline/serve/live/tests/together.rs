@@ -66,13 +66,16 @@ impl TcfClient {
         assert_eq!(self.ask(&command).await, "\0", "no error");
     }
 
-    /// Samples of processes since the last read, which rest by then: until no more of them come, however late they are.
-    async fn rest<const N: usize>(&mut self, pids: [u32; N]) -> [u64; N] {
+    /// Samples of processes since the last read, which rest by then: until no more of them come, nor any to the other one,
+    /// however late they are.
+    async fn rest<const N: usize>(&mut self, pids: [u32; N], other: &Client) -> [u64; N] {
         let mut sums = [0; N];
         let mut quiet = 0;
+        let mut seen = other.seen().samples().count();
         while quiet < 3 {
             sleep(Duration::from_millis(200)).await;
-            let mut more = 0;
+            let before = std::mem::replace(&mut seen, other.seen().samples().count());
+            let mut more = (seen - before) as u64;
             for (sum, pid) in sums.iter_mut().zip(pids) {
                 let samples = self.samples(pid).await;
                 *sum += samples;
@@ -186,13 +189,13 @@ async fn share(port: u16, client: Client) {
     let all = [both, toys, tcfs];
     sleep(Duration::from_millis(500)).await;
     signal(&all, Signal::STOP);
-    tcf.rest([both, tcfs]).await;
+    tcf.rest([both, tcfs], &client).await;
     let before = all.map(cpu_ns);
     let toy_before = all.map(|pid| of_process(&client.seen(), pid));
     signal(&all, Signal::CONT);
     sleep(Duration::from_secs(3)).await;
     signal(&all, Signal::STOP);
-    let [of_both, own] = tcf.rest([both, tcfs]).await;
+    let [of_both, own] = tcf.rest([both, tcfs], &client).await;
     let spent: Vec<u64> = all
         .iter()
         .zip(before)
@@ -226,7 +229,7 @@ async fn share(port: u16, client: Client) {
     signal(&[both], Signal::CONT);
     sleep(Duration::from_secs(1)).await;
     signal(&[both], Signal::STOP);
-    let [alone] = tcf.rest([both]).await;
+    let [alone] = tcf.rest([both], &client).await;
     assert_close("TCF's alone", alone, TCF_HZ, cpu_ns(both) - before);
     assert_eq!(client.seen().detached, 1);
 
