@@ -401,3 +401,34 @@ fn recordings_of_the_same_time_are_both_there() {
     let told = merged(&[&c, &d], &out);
     assert_eq!((told.shared, told.doubtful), (0, vec![(c, d)]));
 }
+
+/// What is made of a recording that was cut off is not called whole, whatever comes of it.
+#[test]
+fn what_is_made_of_an_unfinished_recording_says_so() {
+    let scratch = Scratch::new("merge-unfinished").unwrap();
+    let path = |name: &str| scratch.file(name);
+    let mut recording = Recording::new(&path("whole.cap"), CreateOptions::default(), &[7]);
+    recording.run_until(5);
+    recording.writer.finish().unwrap();
+    let bytes = std::fs::read(path("whole.cap")).unwrap();
+    // The footer and the end of the block before it.
+    std::fs::write(path("cut.cap"), &bytes[..bytes.len() - 30]).unwrap();
+    let is_ended = |name: &str| {
+        let open = || Reader::open(&path(name)).unwrap();
+        let is_ended = open().summary().unwrap().ended;
+        assert_eq!(open().load_tables().unwrap().is_cut_off, !is_ended);
+        is_ended
+    };
+    let replacing = || CreateOptions {
+        existing: Existing::Replace,
+        ..CreateOptions::default()
+    };
+    for (input, expected) in [("whole.cap", true), ("cut.cap", false)] {
+        assert_eq!(is_ended(input), expected);
+        rewrite(&path(input), &path("named.cap"), replacing(), |_| ()).unwrap();
+        assert_eq!(is_ended("named.cap"), expected);
+        // And of that.
+        merge(&[path("named.cap")], &path("again.cap"), replacing()).unwrap();
+        assert_eq!(is_ended("again.cap"), expected);
+    }
+}

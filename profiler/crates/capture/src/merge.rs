@@ -227,6 +227,9 @@ fn copy(
     }
     let _ = rejoin.finish(&mut |event| announce(&mut announcer, event));
     writer.write(&announcer.take())?;
+    if tables.is_cut_off {
+        writer.set_of_unfinished();
+    }
     let totals = writer.finish()?;
     let damage = inputs.iter().flat_map(|input| {
         let path = input.reader().path();

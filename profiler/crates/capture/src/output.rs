@@ -66,6 +66,8 @@ pub(super) struct Output {
     stored: Vec<u8>,
     /// Bytes of a block that could not be taken back lie behind `len`.
     torn: bool,
+    /// It is made of a recording that was not finished.
+    pub(super) of_unfinished: bool,
     /// Bytes that are held back behind each block; 0: none are, or the disk can't.
     reserve: u64,
     /// Up to where the disk holds room for the file.
@@ -113,6 +115,7 @@ impl Output {
             compressor,
             stored: Vec::new(),
             torn: false,
+            of_unfinished: false,
             reserve: 0,
             held: 0,
             raw_bytes: 0,
@@ -367,6 +370,10 @@ impl Output {
         }
         put_item(&mut totals, 2, &[dropped]);
         items += 1;
+        if self.of_unfinished {
+            put_item(&mut totals, 3, &[1]);
+            items += 1;
+        }
         let (index_offset, sequence) = (self.len, self.sequence);
         // What was held back is for this.
         self.reserve = 0;

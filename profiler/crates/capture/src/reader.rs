@@ -259,8 +259,7 @@ impl Reader {
             match header.kind {
                 kind::DEFINITIONS => {}
                 kind::END => {
-                    found.ended = true;
-                    found.dropped = dropped(&payload);
+                    (found.ended, found.dropped) = totals(&payload);
                     continue;
                 }
                 _ => continue,
@@ -441,16 +440,18 @@ pub(super) fn check_items(walk: &mut Walk<'_>, block: &Block, decoded: &decode::
     }
 }
 
-/// Events that the writer dropped, as the block of totals says.
-fn dropped(totals: &[u8]) -> u64 {
-    let mut dropped = 0;
+/// Whether what was recorded had come to its end, and events that the writer dropped, as the block of totals says.
+fn totals(totals: &[u8]) -> (bool, u64) {
+    let (mut ended, mut dropped) = (true, 0);
     decode::items(totals, |kind, mut fields| {
-        if kind == 2 {
-            dropped = fields.get()?;
+        match kind {
+            2 => dropped = fields.get()?,
+            3 => ended = false,
+            _ => {}
         }
         Ok(true)
     });
-    dropped
+    (ended, dropped)
 }
 
 /// Opens without waiting for a writer, should it be a FIFO.

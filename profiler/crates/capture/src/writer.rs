@@ -419,6 +419,11 @@ impl Writer {
         }
     }
 
+    /// What is written is made of a recording that was not finished, and will be no more so.
+    pub(super) fn set_of_unfinished(&mut self) {
+        self.output.of_unfinished = true;
+    }
+
     /// Ends the recording: writes what waits, the index and the totals; a ring is written out and
     /// its parts are removed.
     pub fn finish(mut self) -> Result<Totals, CaptureError> {
