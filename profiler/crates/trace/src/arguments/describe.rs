@@ -89,7 +89,7 @@ impl<'d> Reader<'_, 'd> {
             constants::DW_TAG_enumeration_type => self.enumeration(&node, depth),
             constants::DW_TAG_pointer_type
             | constants::DW_TAG_reference_type
-            | constants::DW_TAG_rvalue_reference_type => self.pointer(&node),
+            | constants::DW_TAG_rvalue_reference_type => self.pointer(&node, depth),
             constants::DW_TAG_structure_type
             | constants::DW_TAG_class_type
             | constants::DW_TAG_union_type => self.structure(&node, own.as_deref(), depth),
@@ -203,7 +203,7 @@ impl<'d> Reader<'_, 'd> {
         )
     }
 
-    fn pointer(&self, node: &Node<'d>) -> Type {
+    fn pointer(&self, node: &Node<'d>, depth: u32) -> Type {
         let sign = match node.tag() {
             constants::DW_TAG_reference_type => "&",
             constants::DW_TAG_rvalue_reference_type => "&&",
@@ -224,9 +224,10 @@ impl<'d> Reader<'_, 'd> {
                 }
             }
             (constants::DW_TAG_structure_type | constants::DW_TAG_class_type, Some(name))
-                if strings::may_be_text(name) =>
+                // One that points to itself would have no end.
+                if strings::may_be_text(name) && depth + 1 < MAX_DEPTH =>
             {
-                match self.structure(&target, Some(name), 0).kind {
+                match self.structure(&target, Some(name), depth + 1).kind {
                     Kind::Struct(Struct {
                         text: Some(text), ..
                     }) => Pointee::Text(text),

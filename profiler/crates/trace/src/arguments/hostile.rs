@@ -28,6 +28,8 @@ const ABBREVIATIONS: &[u8] = &[
     10, 0x24, 0, 0x0b, 0x07, 0x3e, 0x0b, 0, 0, //
     // 11: function without code, with children: origin.
     11, 0x2e, 1, 0x11, 0x01, 0x12, 0x0b, 0x31, 0x13, 0, 0, //
+    // 12: structure, with children: name, size.
+    12, 0x13, 1, 0x03, 0x08, 0x0b, 0x0b, 0, 0, //
     0,
 ];
 
@@ -118,6 +120,24 @@ fn types_that_hold_themselves() {
             });
             signature(&info);
         }
+    }
+}
+
+#[test]
+fn strings_that_point_to_themselves() {
+    for language in [0x0c, 0x1c, 0x16, 0x1a] {
+        let info = unit(language, |bytes| {
+            bytes.extend(b"\x0cString\0\x08");
+            // The pointer is behind it: 9 bytes, a member of 6 and an end.
+            let pointer = START + 9 + 6 + 1;
+            reference(bytes, 5, pointer);
+            bytes.push(0);
+            bytes.push(0);
+            assert_eq!(bytes.len(), pointer);
+            reference(bytes, 7, START);
+            function(bytes, &[pointer; 20]);
+        });
+        assert!(signature(&info).is_some());
     }
 }
 
