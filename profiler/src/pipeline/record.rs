@@ -146,7 +146,6 @@ pub fn run(mut request: Box<Request>) -> Result<Box<Finished>, Failure> {
         mounts_tracefs: false,
     };
     let mut finished = record(request, &capture, later, &priority)?;
-    finished.had_priority = priority.is_raised();
     scratch.keep_locked();
     if exports.is_empty() {
         priority.keep();
@@ -177,8 +176,7 @@ fn record(
     let event_loop = super::event_loop()?;
     let entered = event_loop.enter();
     let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
-    let (mut session, mut recording) = begin(request, path)?;
-    priority.records();
+    let (mut session, mut recording) = begin(request, path, priority)?;
     drop(entered);
     super::block_on(&event_loop, move || async move {
         let end = recording.watch(&mut session, &mut signals, later).await;
@@ -187,9 +185,13 @@ fn record(
 }
 
 /// Starts it, unless a signal to end comes first.
-fn begin(request: Box<Request>, path: &Path) -> Result<(Box<Session>, Box<Recording>), Failure> {
+fn begin(
+    request: Box<Request>,
+    path: &Path,
+    priority: &Priority,
+) -> Result<(Box<Session>, Box<Recording>), Failure> {
     let _start = Start::watch().context(|| "failed to listen for signals")?;
-    Recording::start(request, path).map_err(|failure| match is_given_up() {
+    Recording::start(request, path, priority).map_err(|failure| match is_given_up() {
         true => Failure {
             status: INTERRUPTED,
             message: "interrupted before anything was recorded".to_owned(),
@@ -219,6 +221,7 @@ struct Recording {
     ended_said: bool,
     interrupts: u32,
     has_ring: bool,
+    had_priority: bool,
     dumps: u32,
 }
 
@@ -277,6 +280,7 @@ impl Recording {
     fn start(
         request: Box<Request>,
         path: &Path,
+        priority: &Priority,
     ) -> Result<(Box<Session>, Box<Recording>), Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
@@ -308,6 +312,7 @@ impl Recording {
                 Output::Screen(screen.context(|| "failed to use the terminal")?)
             }
         };
+        priority.records();
         if !request.quiet
             && let Some(awaited) = session.awaited()
         {
@@ -323,6 +328,7 @@ impl Recording {
             ended_said: false,
             interrupts: 0,
             has_ring,
+            had_priority: priority.is_raised(),
             dumps: 0,
         });
         Ok((session, recording))
@@ -492,7 +498,7 @@ impl Recording {
             none_fits: counts.samples > 0 && totals.events[0] == 0 && totals.dropped > 0,
             lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
-            had_priority: false,
+            had_priority: self.had_priority,
             elapsed,
             sources,
             counters,

@@ -612,19 +612,19 @@ fn a_ring_of_time_keeps_the_newest() {
     let check = |path: &Path| {
         let found = summary(path);
         assert_eq!(found.damage, []);
-        assert!(found.ended);
         let (first, last) = found.span.unwrap();
         let span = last.since(first) as f64 / 1e9;
         // It began when its oldest part did, not when the recording did.
         let before_ns = first.since(found.session.started);
         assert!(last.0 >= end);
-        (span, before_ns, found.samples())
+        (span, before_ns, found)
     };
     let of_limit = |path: &Path| {
-        let (span, before_ns, samples) = check(path);
+        let (span, before_ns, found) = check(path);
+        assert!(found.ended);
         assert!((19.9..=20.0).contains(&span), "{span} s of 20 s");
         assert!(before_ns <= 100_000_000, "{before_ns} ns");
-        samples
+        found.samples()
     };
     let dumped = of_limit(&dump);
 
@@ -633,7 +633,9 @@ fn a_ring_of_time_keeps_the_newest() {
     let left = parts(&directory);
     assert!(left.len() > 8, "{left:?}");
     merge(&left, &joined, CreateOptions::default()).unwrap();
-    let (span, before_ns, samples) = check(&joined);
+    let (span, before_ns, found) = check(&joined);
+    assert!(!found.ended, "the newest part is still written");
+    let samples = found.samples();
     assert!((20.0..22.6).contains(&span), "{span} s are kept of 20 s");
     assert!((1..=100_000_000).contains(&before_ns), "{before_ns} ns");
     assert_eq!(samples % 20, 0);

@@ -436,6 +436,14 @@ impl GapReason {
     pub fn hides_calls(self) -> bool {
         self != GapReason::NoReturns
     }
+
+    /// What is missing in it.
+    pub fn hides(self) -> &'static str {
+        match self.hides_calls() {
+            true => "calls",
+            false => "returns",
+        }
+    }
 }
 
 impl StackEnd {

@@ -85,17 +85,18 @@ pub fn set_class(thread: ThreadId, class: Class, inherited: bool) -> io::Result<
 /// them. Whoever is started so is to be put where it belongs, by itself or by others.
 pub fn handing_on<T>(start: impl FnOnce() -> T) -> T {
     let this = this_thread();
-    let inherited = |inherited| {
-        let attr = attr_of(this)?;
-        match (attr.flags & SCHED_FLAG_RESET_ON_FORK, attr.class()) {
-            (0, _) | (_, None) if inherited => Ok(false),
-            (_, Some(class)) => set_class(this, class, inherited).map(|()| true),
-            (_, None) => Ok(false),
-        }
+    let is_reset = |attr: &SchedAttr| attr.flags & SCHED_FLAG_RESET_ON_FORK != 0;
+    let class = attr_of(this).ok().filter(is_reset);
+    let Some(class) = class.and_then(|attr| attr.class()) else {
+        return start();
     };
-    let hands_on = inherited(true).unwrap_or(false);
+    let hands_on = set_class(this, class, true).is_ok();
     let done = start();
-    if hands_on && let Err(error) = inherited(false) {
+    // It may have another one by now.
+    if hands_on
+        && let Ok(Some(class)) = class_of(this)
+        && let Err(error) = set_class(this, class, false)
+    {
         log::debug!("what thread {this} starts has its priority: {error}");
     }
     done

@@ -94,13 +94,7 @@ impl CallCounts {
                     let told = self.of(count.probe).told(count, later, false);
                     before.extend(event_of(RawCallCount { from, ..told }, at));
                     // What came since the cut is told with the next part.
-                    *count = RawCallCount {
-                        entries: 0,
-                        exits: 0,
-                        lost: 0,
-                        left_out: 0,
-                        ..*count
-                    };
+                    *count = nothing_of(count.probe, count.from);
                 }
                 _ => {}
             }
@@ -108,15 +102,8 @@ impl CallCounts {
         let from = self.cut;
         for (probe, of) in (0..).zip(&mut self.probes) {
             // A hit may be recorded a little after it was counted.
-            let none = RawCallCount {
-                probe,
-                from,
-                entries: 0,
-                exits: 0,
-                lost: 0,
-                left_out: 0,
-            };
-            before.extend(event_of(of.told(&none, [0, 0], false), at));
+            let told = of.told(&nothing_of(probe, from), [0, 0], false);
+            before.extend(event_of(told, at));
         }
         self.cut = at;
         self.tell(behind, false);
@@ -142,7 +129,7 @@ impl Of {
             ..
         } = *count;
         self.lacks = self.lacks.saturating_add(lost).saturating_add(left_out);
-        let lacks = if all { u64::MAX } else { self.lacks };
+        let lacks = (!all).then_some(self.lacks);
         RawCallCount {
             entries: self.entries.tell(entries, later[0], lacks),
             exits: self.exits.tell(exits, later[1], lacks),
@@ -152,13 +139,14 @@ impl Of {
 }
 
 impl Sums {
-    fn tell(&mut self, counted: u64, later: u64, lacks: u64) -> u64 {
+    /// At most so much is known to be missing; none: all that is not recorded is.
+    fn tell(&mut self, counted: u64, later: u64, lacks: Option<u64>) -> u64 {
         self.counted = self.counted.saturating_add(counted);
         let missing = self.counted.saturating_sub(self.recorded + later);
-        self.missing = self.missing.max(missing.min(lacks));
+        self.missing = self.missing.max(missing.min(lacks.unwrap_or(missing)));
         let all = match lacks {
-            u64::MAX => self.counted.max(self.recorded),
-            _ => self.recorded.saturating_add(self.missing),
+            None => self.counted.max(self.recorded),
+            Some(_) => self.recorded.saturating_add(self.missing),
         };
         let told = all.saturating_sub(self.told);
         self.told += told;
@@ -173,6 +161,17 @@ fn recorded(call: &RawCall) -> Recorded {
         RawEdge::Exit => [0, 1],
         RawEdge::Whole => [1, 1],
         RawEdge::Throw | RawEdge::Land | RawEdge::Jump => [0, 0],
+    }
+}
+
+fn nothing_of(probe: u32, from: Timestamp) -> RawCallCount {
+    RawCallCount {
+        probe,
+        from,
+        entries: 0,
+        exits: 0,
+        lost: 0,
+        left_out: 0,
     }
 }
 

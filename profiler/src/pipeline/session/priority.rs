@@ -236,7 +236,6 @@ struct Watch {
     helping: Account,
     began: Instant,
     looked: Instant,
-    records: bool,
 }
 
 impl Watch {
@@ -258,7 +257,6 @@ impl Watch {
             helping: Account::new(),
             began: now,
             looked: now,
-            records: true,
         })
     }
 
@@ -270,8 +268,7 @@ impl Watch {
         }
         let mut over = stop.over.lock().unwrap_or_else(PoisonError::into_inner);
         while !*over {
-            self.records = stop.records.load(Ordering::Relaxed);
-            self.look();
+            self.look(stop.records.load(Ordering::Relaxed));
             let interval = match self.began.elapsed() < FIRST {
                 true => FIRST_INTERVAL,
                 false => INTERVAL,
@@ -283,7 +280,7 @@ impl Watch {
     }
 
     /// Sees who is there, charges what was used, and puts all where they belong.
-    fn look(&mut self) {
+    fn look(&mut self, records: bool) {
         self.see();
         let now = Instant::now();
         let passed = now - std::mem::replace(&mut self.looked, now);
@@ -299,7 +296,7 @@ impl Watch {
         self.collecting
             .settle(passed, used[Kind::Collects as usize]);
         self.helping.settle(passed, used[Kind::Helps as usize]);
-        let (collecting, helping, records) = (&self.collecting, &self.helping, self.records);
+        let (collecting, helping) = (&self.collecting, &self.helping);
         place_all(&mut self.members, |member| {
             member.wanted(collecting, helping, records)
         });
@@ -457,7 +454,7 @@ mod tests {
             };
             let (helper, end_helper) = waits("unwind-tables");
             let (writer, end_writer) = waits(WRITER);
-            watch.look();
+            watch.look(true);
             let class = |id| class_of(id).unwrap();
             let is_real = matches!(class(this_thread()), Some(Class::RealTime(_)));
             let raised = |priority| match is_real {
@@ -470,7 +467,7 @@ mod tests {
             assert_eq!(class(before), Some(Class::Ordinary(0)));
             // Its account is empty.
             watch.helping.left_ns = -1_000_000_000;
-            watch.look();
+            watch.look(true);
             assert_eq!(class(helper), Some(Class::Ordinary(NICE)));
             assert_eq!(class(writer), raised(COLLECTING));
             for end in [

@@ -283,6 +283,18 @@ mod tests {
         }
     }
 
+    /// What the kernel counted of a thread's sleeps in a time: so many, of 400 ns together.
+    fn counted(thread: ThreadId, [from, to]: [u64; 2], count: u64, runnable_ns: u64) -> Waits {
+        Waits {
+            thread,
+            from: Timestamp(from),
+            to: Timestamp(to),
+            count: [0, count, 0, 0],
+            ns: [0, 400, 0, 0],
+            runnable_ns,
+        }
+    }
+
     #[test]
     fn waits_count_as_often_as_they_stand_for() {
         let mut table = WaitTable::default();
@@ -325,15 +337,7 @@ mod tests {
         table.sample(&sample(open), &Tables::default());
         let thread = ThreadId::from_index(0);
         assert_eq!(table.totals_of(thread), None);
-        let counted = Waits {
-            thread,
-            from: Timestamp(0),
-            to: Timestamp(1_000),
-            count: [0, 2, 0, 0],
-            ns: [0, 400, 0, 0],
-            runnable_ns: 7,
-        };
-        table.totals(&counted, true);
+        table.totals(&counted(thread, [0, 1_000], 2, 7), true);
         let totals = table.totals_of(thread).unwrap();
         assert_eq!((totals.all_count(), totals.all_ns()), (3, 400));
     }
@@ -350,15 +354,7 @@ mod tests {
             table.recorded(&sample, &WAIT);
         };
         let count = |table: &mut WaitTable, to, is_taken| {
-            let counted = Waits {
-                thread,
-                from: Timestamp(to - 500),
-                to: Timestamp(to),
-                count: [0, 4, 0, 0],
-                ns: [0, 400, 0, 0],
-                runnable_ns: 0,
-            };
-            table.totals(&counted, is_taken);
+            table.totals(&counted(thread, [to - 500, to], 4, 0), is_taken);
         };
         wait(&mut table, 300);
         count(&mut table, 500, true);
@@ -386,15 +382,7 @@ mod tests {
         for table in [&mut cut_off, &mut part] {
             wait(table, thread, 300);
             assert_eq!(table.totals_of(thread), None);
-            let counted = Waits {
-                thread,
-                from: Timestamp(0),
-                to: Timestamp(500),
-                count: [0, 4, 0, 0],
-                ns: [0, 400, 0, 0],
-                runnable_ns: 7,
-            };
-            table.totals(&counted, true);
+            table.totals(&counted(thread, [0, 500], 4, 7), true);
             wait(table, thread, 700);
             wait(table, ThreadId::from_index(1), 800);
         }

@@ -124,10 +124,7 @@ impl About {
         let lost = self.losses.iter();
         notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
         notes.extend(self.gaps.iter().map(|(reason, (count, spans))| {
-            let what = match reason {
-                GapReason::NoReturns => "returns",
-                _ => "calls",
-            };
+            let what = reason.hides();
             let (length, reason) = (quantity::duration(spans.ns()), reason.phrase());
             format!("gaps of {what}: {count} of {length} together, {reason}")
         }));

@@ -15,7 +15,7 @@ use super::quantity::{self, percent, percent_of, plural};
 use crate::derive::{Losses, OFF_CPU};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
-use profiler_model::{Container, GapReason, LostReason, StackEnd, StackEnds, Timestamp, WaitState};
+use profiler_model::{Container, LostReason, StackEnd, StackEnds, Timestamp, WaitState};
 
 /// What the JSON is. Its keys keep their meaning as long as this does not change.
 const SCHEMA: &str = "profiler-info/2";
@@ -254,10 +254,7 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "unwatched   {} {why}", plural(unwatched, "call"))?;
     }
     for (reason, &(gaps, ns)) in &summary.gaps {
-        let what = match reason {
-            GapReason::NoReturns => "returns",
-            _ => "calls",
-        };
+        let what = reason.hides();
         let (gaps, reason) = (quantity::gaps(gaps, ns), reason.phrase());
         writeln!(out, "gaps        {what} are missing in {gaps}: {reason}")?;
     }

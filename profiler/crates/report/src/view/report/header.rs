@@ -76,17 +76,17 @@ fn sources(base: &Base<'_>) -> Vec<SourceRow> {
 
 fn stacks(base: &Base<'_>) -> StackRow {
     let mut ends = StackEnds::default();
-    let (mut none, mut leafless) = (0, 0);
+    let mut none = 0;
     for selected in &base.selected {
-        let aggregate = selected.aggregate;
-        aggregate.ends.add_to(&mut ends);
+        let mut said = StackEnds::default();
+        selected.aggregate.ends.add_to(&mut said);
         if selected.key.kernel.is_none() && selected.key.user.is_none() {
-            // What is said of them already is not said twice. That only a leaf was recorded is not true of them.
-            let mut said = StackEnds::default();
-            aggregate.ends.add_to(&mut said);
-            leafless += said.of(StackEnd::LeafOnly);
-            none += aggregate.count.saturating_sub(aggregate.ends.total());
+            // That only a leaf was recorded is not true of them. What else is said of them is not said twice.
+            let others = said.iter().filter(|(end, _)| *end != StackEnd::LeafOnly);
+            said = others.collect();
+            none += selected.aggregate.count.saturating_sub(said.total());
         }
+        ends.add_all(&said);
     }
     StackRow {
         truncated: ends.of(StackEnd::Truncated),
@@ -97,9 +97,9 @@ fn stacks(base: &Base<'_>) -> StackRow {
         jit: ends.of(StackEnd::Jit),
         no_table: ends.of(StackEnd::NoTable),
         no_mapping: ends.of(StackEnd::NoMapping),
-        leaf_only: ends.of(StackEnd::LeafOnly).saturating_sub(leafless),
+        leaf_only: ends.of(StackEnd::LeafOnly),
         not_said: ends.of(StackEnd::NotSaid),
-        none: none + leafless,
+        none,
     }
 }
 
