@@ -127,11 +127,23 @@ impl Spinner {
         slot
     }
 
-    /// Its samples of a while, once it is where it belongs.
+    /// Its samples of a while, once it is where it belongs: by its own time, whoever else runs.
     fn events(&self, probe: &mut Probe) -> Vec<RawEvent> {
-        let time = if emulated() { 1500 } else { 300 };
-        record(probe, Duration::from_millis(time / 3));
-        record(probe, Duration::from_millis(time))
+        let ran = Duration::from_millis(if emulated() { 1500 } else { 300 });
+        self.record(probe, ran / 3);
+        self.record(probe, ran)
+    }
+
+    /// Drains until it has run for so long.
+    fn record(&self, probe: &mut Probe, ran: Duration) -> Vec<RawEvent> {
+        let end = Instant::now() + Duration::from_secs(60);
+        let until_ns = self.workload.cpu_ns() + ran.as_nanos() as u64;
+        let mut events = Vec::new();
+        while self.workload.cpu_ns() < until_ns {
+            assert!(Instant::now() < end, "the workload does not run");
+            events.extend(record(probe, Duration::from_millis(20)));
+        }
+        events
     }
 
     fn samples<'a>(&self, events: &'a [RawEvent]) -> Vec<&'a RawSample> {
