@@ -15,6 +15,7 @@ mod collector;
 mod command;
 mod counts;
 mod cuts;
+mod own;
 mod priority;
 mod walk;
 mod window;

@@ -17,8 +17,8 @@ fn probe_events() -> Option<String> {
 
 /// The process that waits for the kernel when the profiler has ended, as it has said.
 fn waits_on(stderr: &str) -> Option<u32> {
-    let (_, rest) = stderr.split_once("the kernel still takes probes out; process ")?;
-    rest.split_whitespace().next()?.parse().ok()
+    let (before, _) = stderr.split_once(" waits for that")?;
+    before.rsplit_once("process ")?.1.parse().ok()
 }
 
 /// Starts a program that calls `compiled` and a profiler that traces it; ends the profiler with

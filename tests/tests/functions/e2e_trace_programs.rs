@@ -32,13 +32,37 @@ const LONG: &[&[&str]] = &[
     &["--returns", "auto", "--budget", "off", "--args"],
 ];
 
-#[test]
-fn ten_programs_of_debian() -> Outcome {
-    try_all(
-        "ten_programs_of_debian",
-        |program| program.when == When::Always,
-        ALWAYS,
-    )
+/// A test for each program that is tried always.
+macro_rules! always {
+    ($($test:ident: $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() -> Outcome {
+                try_all(stringify!($test), |program| program.name == $name, ALWAYS)
+            }
+        )*
+
+        /// None is forgotten.
+        #[test]
+        fn each_program_has_its_test() {
+            let always = PROGRAMS.iter().filter(|program| program.when == When::Always);
+            let names: Vec<_> = always.map(|program| program.name).collect();
+            assert_eq!(names, [$($name),*]);
+        }
+    };
+}
+
+always! {
+    ls: "ls",
+    sort: "sort",
+    bash: "bash",
+    sqlite3: "sqlite3",
+    python3: "python3",
+    perl: "perl",
+    goroutines_of_go: "goroutines (Go)",
+    panics_of_rust: "panics (Rust)",
+    throws_of_cxx: "throws (C++)",
+    calls_of_c: "calls (C)",
 }
 
 #[test]

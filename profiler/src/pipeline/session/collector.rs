@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counts::Counts;
+use super::own::OwnProcesses;
 use super::window::Window;
 use crate::pipeline::marks::Marks;
 use profiler_model::order::Order;
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::{Cpu, LostKind, LostReason, Timestamp};
+use profiler_model::{Cpu, LostKind, LostReason, Pid, Timestamp};
 use profiler_probe::{AttachedSource, Probe, now};
 
 /// How often losses are asked for, processors looked at and the wall clock read.
@@ -35,7 +36,8 @@ pub(super) struct Collector {
     marks: Option<Marks>,
     slow_tick: Instant,
     clock_tick: Option<Instant>,
-    /// Samples and waits of this process are not wanted.
+    own: OwnProcesses,
+    /// Samples and waits of these are not wanted.
     no_self: bool,
     sources: Vec<AttachedSource>,
     kernel_bytes: u64,
@@ -56,6 +58,7 @@ impl Collector {
             marks: marks.ok(),
             slow_tick: Instant::now(),
             clock_tick: None,
+            own: OwnProcesses::watch(),
             no_self,
         }
     }
@@ -84,7 +87,7 @@ impl Collector {
         probe.drain(&mut self.raw);
         let (mut samples, mut own_samples, mut calls) = (0, 0, 0);
         let no_self = self.no_self;
-        let own_pid = std::process::id();
+        let own = self.own.now(&self.raw);
         self.raw.retain(|event| match &event.body {
             RawBody::Sample(_) | RawBody::Call(_) | RawBody::Wait(_) | RawBody::Waits(_)
                 if !window.is_open_at(event.at) =>
@@ -94,12 +97,12 @@ impl Collector {
             // What was not wanted is not missing.
             RawBody::CallCount(_) if window.is_before(event.at) => false,
             RawBody::Lost(lost) if window.is_before(lost.to) && is_of_hits(lost.reason) => false,
-            RawBody::Sample(sample) if sample.pid.0 == own_pid => {
+            RawBody::Sample(sample) if own.has(sample.pid) => {
                 own_samples += u64::from(!no_self);
                 !no_self
             }
-            RawBody::Wait(wait) if no_self && wait.record.tgid == own_pid => false,
-            RawBody::Waits(waits) if no_self && waits.pid.0 == own_pid => false,
+            RawBody::Wait(wait) if no_self && own.has(Pid(wait.record.tgid)) => false,
+            RawBody::Waits(waits) if no_self && own.has(waits.pid) => false,
             RawBody::Sample(_) | RawBody::Wait(_) => {
                 samples += 1;
                 true

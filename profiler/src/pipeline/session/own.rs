@@ -1,0 +1,113 @@
+//! Which processes are the profiler: this one, and those that it runs for itself.
+//!
+//! Starts of processes, as `profiler_target::background` tells and as the kernel records them -> whether a process id is one
+//! of ours. What does not belong here: what is done with their samples (`collector`), how a report finds them
+//! (`profiler_report::derive::recorder`).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use profiler_model::Pid;
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_target::background::{self, Told};
+
+/// The processes. Those that have ended stay until others get their ids: what they did is recorded later than it was.
+pub(super) struct OwnProcesses {
+    this: Pid,
+    helpers: Arc<Mutex<BTreeSet<Pid>>>,
+    /// Told of helpers while it lives.
+    _told: Arc<Told>,
+}
+
+impl OwnProcesses {
+    pub(super) fn watch() -> OwnProcesses {
+        let helpers = Arc::new(Mutex::new(BTreeSet::new()));
+        let known = Arc::clone(&helpers);
+        let told: Arc<Told> = Arc::new(move |pid, is_there| {
+            if is_there {
+                lock(&known).insert(Pid(pid));
+            }
+        });
+        background::tell(&told);
+        OwnProcesses {
+            this: Pid(std::process::id()),
+            helpers,
+            _told: told,
+        }
+    }
+
+    /// As it is now, with what these events tell of processes.
+    pub(super) fn now(&self, events: &[RawEvent]) -> Own {
+        let mut helpers = lock(&self.helpers);
+        for event in events {
+            let RawBody::Fork {
+                pid, parent_pid, ..
+            } = event.body
+            else {
+                continue;
+            };
+            if pid == parent_pid || parent_pid == self.this {
+                // A thread; or told of where it was started, unless it is the command that is recorded.
+                continue;
+            }
+            match helpers.contains(&parent_pid) {
+                true => helpers.insert(pid),
+                false => helpers.remove(&pid),
+            };
+        }
+        Own {
+            this: self.this,
+            helpers: helpers.clone(),
+        }
+    }
+}
+
+fn lock(helpers: &Mutex<BTreeSet<Pid>>) -> MutexGuard<'_, BTreeSet<Pid>> {
+    helpers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The processes at one time.
+pub(super) struct Own {
+    this: Pid,
+    helpers: BTreeSet<Pid>,
+}
+
+impl Own {
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        pid == self.this || self.helpers.contains(&pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profiler_model::{Tid, Timestamp};
+
+    fn fork(parent: u32, pid: u32) -> RawEvent {
+        RawEvent {
+            at: Timestamp(1),
+            cpu: None,
+            body: RawBody::Fork {
+                pid: Pid(pid),
+                tid: Tid(pid),
+                parent_pid: Pid(parent),
+                parent_tid: Tid(parent),
+            },
+        }
+    }
+
+    #[test]
+    fn what_helpers_start_is_ours_until_others_have_their_ids() {
+        let own = OwnProcesses::watch();
+        let (this, helper, command, child, other) =
+            (own.this.0, 4_000_001, 4_000_002, 4_000_003, 4_000_004);
+        own.helpers.lock().unwrap().insert(Pid(helper));
+        // The fork of a helper is recorded as well, and tells no more than was known.
+        let now = own.now(&[fork(this, helper), fork(this, command), fork(helper, child)]);
+        let of = |now: &Own| [this, helper, command, child].map(|pid| now.has(Pid(pid)));
+        assert_eq!(of(&now), [true, true, false, true]);
+        // It has ended, and its id is another's.
+        let now = own.now(&[fork(other, helper), fork(command, other)]);
+        assert_eq!(of(&now), [true, false, false, true]);
+    }
+}
