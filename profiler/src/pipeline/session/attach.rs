@@ -78,7 +78,7 @@ impl Session {
         let (delay, no_self) = (watch.delay, watch.no_self);
         Ok(heap::boxed(move || Session {
             window: Window::new(delay, at, walk.awaited().is_some()),
-            collector: Collector::new(probe, raw, no_self),
+            collector: Collector::new(probe, raw, no_self, about_to_run),
             walk,
             counts: Counts::default(),
             cuts: Cuts::default(),

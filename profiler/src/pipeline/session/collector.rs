@@ -44,8 +44,13 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Of a probe that is attached, and what it has recorded already.
-    pub(super) fn new(probe: Box<Probe>, raw: Vec<RawEvent>, no_self: bool) -> Collector {
+    /// Of a probe that is attached, and what it has recorded already; beside a command that is about to run.
+    pub(super) fn new(
+        probe: Box<Probe>,
+        raw: Vec<RawEvent>,
+        no_self: bool,
+        command: Option<Pid>,
+    ) -> Collector {
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"));
         Collector {
@@ -58,7 +63,7 @@ impl Collector {
             marks: marks.ok(),
             slow_tick: Instant::now(),
             clock_tick: None,
-            own: OwnProcesses::watch(),
+            own: OwnProcesses::watch(command),
             no_self,
         }
     }

@@ -14,13 +14,15 @@ use profiler_target::background::{self, Told};
 /// The processes. Those that have ended stay until others get their ids: what they did is recorded later than it was.
 pub(super) struct OwnProcesses {
     this: Pid,
+    /// Started by this one, and what is recorded.
+    command: Option<Pid>,
     helpers: Arc<Mutex<BTreeSet<Pid>>>,
     /// Told of helpers while it lives.
     _told: Arc<Told>,
 }
 
 impl OwnProcesses {
-    pub(super) fn watch() -> OwnProcesses {
+    pub(super) fn watch(command: Option<Pid>) -> OwnProcesses {
         let helpers = Arc::new(Mutex::new(BTreeSet::new()));
         let known = Arc::clone(&helpers);
         let told: Arc<Told> = Arc::new(move |pid, is_there| {
@@ -31,6 +33,7 @@ impl OwnProcesses {
         background::tell(&told);
         OwnProcesses {
             this: Pid(std::process::id()),
+            command,
             helpers,
             _told: told,
         }
@@ -46,11 +49,11 @@ impl OwnProcesses {
             else {
                 continue;
             };
-            if pid == parent_pid || parent_pid == self.this {
-                // A thread; or told of where it was started, unless it is the command that is recorded.
+            // A thread is no process, and who is started works before we are told of it.
+            if pid == parent_pid || Some(pid) == self.command {
                 continue;
             }
-            match helpers.contains(&parent_pid) {
+            match parent_pid == self.this || helpers.contains(&parent_pid) {
                 true => helpers.insert(pid),
                 false => helpers.remove(&pid),
             };
@@ -81,12 +84,12 @@ impl Own {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profiler_model::{Tid, Timestamp};
+    use profiler_model::{Cpu, Tid, Timestamp};
 
     fn fork(parent: u32, pid: u32) -> RawEvent {
         RawEvent {
             at: Timestamp(1),
-            cpu: None,
+            cpu: Cpu(0),
             body: RawBody::Fork {
                 pid: Pid(pid),
                 tid: Tid(pid),
@@ -98,16 +101,15 @@ mod tests {
 
     #[test]
     fn what_helpers_start_is_ours_until_others_have_their_ids() {
-        let own = OwnProcesses::watch();
-        let (this, helper, command, child, other) =
-            (own.this.0, 4_000_001, 4_000_002, 4_000_003, 4_000_004);
-        own.helpers.lock().unwrap().insert(Pid(helper));
-        // The fork of a helper is recorded as well, and tells no more than was known.
-        let now = own.now(&[fork(this, helper), fork(this, command), fork(helper, child)]);
-        let of = |now: &Own| [this, helper, command, child].map(|pid| now.has(Pid(pid)));
-        assert_eq!(of(&now), [true, true, false, true]);
+        let [early, late, command, child, other] = [0, 1, 2, 3, 4].map(|n| 4_000_000 + n);
+        let own = OwnProcesses::watch(Some(Pid(command)));
+        let this = own.this.0;
+        own.helpers.lock().unwrap().insert(Pid(early));
+        let now = own.now(&[fork(this, late), fork(this, command), fork(early, child)]);
+        let of = |now: &Own| [this, early, late, command, child].map(|pid| now.has(Pid(pid)));
+        assert_eq!(of(&now), [true, true, true, false, true]);
         // It has ended, and its id is another's.
-        let now = own.now(&[fork(other, helper), fork(command, other)]);
-        assert_eq!(of(&now), [true, false, false, true]);
+        let now = own.now(&[fork(other, early), fork(command, other)]);
+        assert_eq!(of(&now), [true, false, true, false, true]);
     }
 }
