@@ -14,6 +14,8 @@ use profiler_target::background::{self, Told};
 /// The processes. Those that have ended stay until others get their ids: what they did is recorded later than it was.
 pub(super) struct OwnProcesses {
     this: Pid,
+    /// In a namespace of ids others have these numbers: nobody is ours then, rather than somebody else.
+    are_known: bool,
     /// Started by this one, and what is recorded.
     command: Option<Pid>,
     helpers: Arc<Mutex<BTreeSet<Pid>>>,
@@ -33,6 +35,7 @@ impl OwnProcesses {
         background::tell(&told);
         OwnProcesses {
             this: Pid(std::process::id()),
+            are_known: profiler_probe::features::has_machine_ids(),
             command,
             helpers,
             _told: told,
@@ -58,9 +61,12 @@ impl OwnProcesses {
                 false => helpers.remove(&pid),
             };
         }
-        Own {
-            this: self.this,
-            helpers: helpers.clone(),
+        match self.are_known {
+            true => Own {
+                this: Some(self.this),
+                helpers: helpers.clone(),
+            },
+            false => Own::default(),
         }
     }
 }
@@ -70,14 +76,15 @@ fn lock(helpers: &Mutex<BTreeSet<Pid>>) -> MutexGuard<'_, BTreeSet<Pid>> {
 }
 
 /// The processes at one time.
+#[derive(Default)]
 pub(super) struct Own {
-    this: Pid,
+    this: Option<Pid>,
     helpers: BTreeSet<Pid>,
 }
 
 impl Own {
     pub(super) fn has(&self, pid: Pid) -> bool {
-        pid == self.this || self.helpers.contains(&pid)
+        Some(pid) == self.this || self.helpers.contains(&pid)
     }
 }
 
@@ -102,7 +109,10 @@ mod tests {
     #[test]
     fn what_helpers_start_is_ours_until_others_have_their_ids() {
         let [early, late, command, child, other] = [0, 1, 2, 3, 4].map(|n| 4_000_000 + n);
-        let own = OwnProcesses::watch(Some(Pid(command)));
+        let own = OwnProcesses {
+            are_known: true,
+            ..OwnProcesses::watch(Some(Pid(command)))
+        };
         let this = own.this.0;
         own.helpers.lock().unwrap().insert(Pid(early));
         let now = own.now(&[fork(this, late), fork(this, command), fork(early, child)]);
