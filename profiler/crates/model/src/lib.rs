@@ -18,6 +18,7 @@ mod demand;
 mod ends;
 mod event;
 pub mod heap;
+pub mod helpers;
 mod id;
 mod live;
 mod map_ids;

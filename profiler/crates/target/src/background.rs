@@ -113,6 +113,13 @@ pub fn go_as_others() {
     }
 }
 
+/// Calls this thread so, for people; else a process that was started is called `exe`.
+pub fn go_by(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
 /// Closes all descriptors but the standard ones, in a process that has opened none yet: they are its parent's.
 #[allow(unsafe_code)]
 pub fn close_inherited() -> io::Result<()> {

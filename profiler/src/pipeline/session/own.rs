@@ -52,10 +52,11 @@ impl OwnProcesses {
             else {
                 continue;
             };
-            // A thread is no process, and who is started works before we are told of it.
-            if pid == parent_pid || Some(pid) == self.command {
+            let is_thread = pid == parent_pid;
+            if is_thread || Some(pid) == self.command {
                 continue;
             }
+            // Who is started works before we are told of it.
             match parent_pid == self.this || helpers.contains(&parent_pid) {
                 true => helpers.insert(pid),
                 false => helpers.remove(&pid),

@@ -47,7 +47,7 @@ use profiler_target::background;
 pub use process::keep;
 
 /// What the process is called.
-pub const NAME: &str = "profiler-links";
+pub const NAME: &str = profiler_model::helpers::LINKS;
 
 const HOLD: u64 = 1;
 const RELEASE: u64 = 2;

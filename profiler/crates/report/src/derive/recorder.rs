@@ -3,10 +3,8 @@
 //! Input: a process and the tables; output: yes or no. A recording says with which command line it was
 //! made and when; the process that had this command line then is meant, and those that it ran for itself.
 
-use profiler_model::{Process, Tables};
+use profiler_model::{Process, Tables, helpers};
 
-/// What the recorder calls processes that it runs for itself: for names, for probes, for containers of users.
-const HELPERS: [&str; 3] = ["profiler-names", "profiler-links", "profiler-users"];
 /// A helper may start another one, and no more.
 const GENERATIONS: usize = 2;
 
@@ -14,7 +12,11 @@ const GENERATIONS: usize = 2;
 pub(crate) fn is_recorder(process: &Process, tables: &Tables) -> bool {
     let is_helper = |process: &Process| {
         let called = tables.arguments(process);
-        called.is_some_and(|called| called.first().is_some_and(|name| HELPERS.contains(name)))
+        called.is_some_and(|called| {
+            called
+                .first()
+                .is_some_and(|name| helpers::ALL.contains(name))
+        })
     };
     let mut process = process;
     for _ in 0..GENERATIONS {

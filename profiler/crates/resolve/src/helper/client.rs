@@ -724,7 +724,7 @@ impl Process {
 fn command(what: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
-        .arg0(std::ffi::OsStr::new(NAME.to_str().unwrap_or_default()))
+        .arg0(NAME)
         .arg(what)
         // Nothing of what its parent was told is its business.
         .env_clear();

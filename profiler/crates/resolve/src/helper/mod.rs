@@ -22,7 +22,6 @@ mod serve;
 mod walls;
 mod wire;
 
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use client::for_each_helper;
@@ -40,7 +39,7 @@ pub(super) use wire::Found;
 pub use wire::is_understood;
 
 /// What the process is called.
-const NAME: &CStr = c"profiler-names";
+const NAME: &str = profiler_model::helpers::NAMES;
 /// What it is told in place of a limit of memory when it is to open files.
 const OPENS: &str = "opens";
 /// The same when it is to read the memory of processes.
@@ -50,7 +49,7 @@ static OFFERED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this program was started to read symbols: it calls [`serve_names`] then, and nothing else.
 pub fn is_for_names(called: &std::ffi::OsStr) -> bool {
-    called.as_encoded_bytes() == NAME.to_bytes()
+    called == NAME
 }
 
 /// From now on symbols are read by a process: this program looks whether it [`is_for_names`].

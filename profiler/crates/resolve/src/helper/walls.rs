@@ -6,7 +6,6 @@
 //!
 //! What does not belong here: calls of the kernel (`seccomp`), what the process does (`serve`).
 
-use std::ffi::CStr;
 use std::io;
 
 use rustix::fs::CWD;
@@ -73,7 +72,7 @@ pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
     let _ = background::close_inherited();
     // The profiler ends it, and a group of processes that is told to end still wants its names.
     block_signals();
-    let _ = rustix::thread::set_name(super::NAME);
+    background::go_by(super::NAME);
     // Where memory is short it is the first that can be spared.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut walls = Walls {
@@ -104,7 +103,7 @@ pub(super) fn raise_for_opening(copy: u64) {
     let kept = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
-    keep_only(kept, c"profiler-opens", copy);
+    keep_only(kept, "profiler-opens", copy);
 }
 
 /// What the process gives up that reads the memory of processes: all but the right to do that.
@@ -112,7 +111,7 @@ pub(super) fn raise_for_reading() -> Walls {
     limit(Resource::Nproc, 0);
     // It is asked for once, and later no more.
     let _ = rustix::param::page_size();
-    let is_last = keep_only(CapabilitySet::SYS_PTRACE, c"profiler-reads", 0);
+    let is_last = keep_only(CapabilitySet::SYS_PTRACE, "profiler-reads", 0);
     Walls {
         calls: is_last && seccomp::restrict(&[libc::SYS_process_vm_readv]).is_ok(),
         ..Walls::default()
@@ -120,11 +119,11 @@ pub(super) fn raise_for_reading() -> Walls {
 }
 
 /// Keeps some rights, and goes by a name of its own; whether it can get no others.
-fn keep_only(kept: CapabilitySet, name: &CStr, copy: u64) -> bool {
+fn keep_only(kept: CapabilitySet, name: &str, copy: u64) -> bool {
     // Where that is refused they stay open.
     let _ = background::close_inherited();
     block_signals();
-    let _ = rustix::thread::set_name(name);
+    background::go_by(name);
     limit(Resource::Core, 0);
     limit(Resource::Fsize, copy);
     limit(Resource::Nofile, MAX_FILES);

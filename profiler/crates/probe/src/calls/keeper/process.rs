@@ -19,7 +19,7 @@ use super::{ASK, HOLD, MAX_FDS, MAX_NUMBERS, NAME, RELEASE, bytes_of, numbers};
 use crate::calls::closer::Closer;
 use crate::privileges::{CapabilitySet, reduce};
 use crate::sys;
-use profiler_target::background::{close_inherited, go_as_others};
+use profiler_target::background::{close_inherited, go_as_others, go_by};
 
 /// Does all of it; returns the exit status.
 pub fn keep() -> u8 {
@@ -31,10 +31,7 @@ pub fn keep() -> u8 {
     {
         return 1;
     }
-    if let Ok(name) = std::ffi::CString::new(NAME) {
-        // Else it is called `exe`.
-        let _ = rustix::thread::set_name(&name);
-    }
+    go_by(NAME);
     // It can do without, and failing is no reason not to hold probes.
     let _ = reduce(CapabilitySet::empty());
     let limit = rustix::process::getrlimit(Resource::Nofile);

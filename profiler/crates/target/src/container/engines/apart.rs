@@ -39,7 +39,7 @@ use crate::background;
 use crate::container::Identity;
 
 /// What the process is called.
-const NAME: &str = "profiler-users";
+const NAME: &str = profiler_model::helpers::USERS;
 /// What is read of a user's files to answer one question.
 const TIME: Duration = Duration::from_millis(300);
 const BYTES: u64 = 64 << 20;
@@ -346,7 +346,7 @@ fn raise_walls(root: &Path) -> io::Result<()> {
     background::go_as_others();
     // Where that is refused they stay open.
     let _ = background::close_inherited();
-    let _ = rustix::thread::set_name(c"profiler-users");
+    background::go_by(NAME);
     if root.as_os_str().as_bytes() != b"/" {
         rustix::process::chroot(root)?;
         rustix::process::chdir("/")?;
