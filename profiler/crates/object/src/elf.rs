@@ -12,8 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use object::read::{CompressedData, CompressionFormat};
-
+use flate2::bufread::ZlibDecoder;
 use profiler_model::BuildId;
 
 /// Most program headers that are read.
@@ -336,7 +335,11 @@ impl Elf {
                     .checked_sub(section.len)
                     .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-                unpacked_len(&bytes, self.wide, left)?
+                let packed = Packed::read(&bytes, self.wide)?;
+                match packed.is_bomb(left) {
+                    true => u64::MAX,
+                    false => packed.declared,
+                }
             } else if section.name == ".gnu_debugdata" {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
                 count_bytes(unpacking(&bytes), left)
@@ -418,52 +421,62 @@ impl Section {
 /// The contents of a compressed section; none if they are damaged, or more than `limit`. `wide`: of a file
 /// whose words have 64 bits.
 pub fn unpack(bytes: &[u8], wide: bool, limit: u64) -> Option<Vec<u8>> {
-    if unpacked_len(bytes, wide, limit).ok()? > limit {
+    let packed = Packed::read(bytes, wide).ok()?;
+    if packed.is_lie(limit) {
         return None;
     }
-    let packed = CompressedData {
-        format: match u32_at(bytes, 0).ok()? {
-            ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
-            ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-            _ => return None,
-        },
-        data: bytes.get(if wide { 24 } else { 12 }..)?,
-        uncompressed_size: word(bytes, if wide { 8 } else { 4 }, wide).ok()?,
-    };
-    Some(packed.decompress().ok()?.into_owned())
+    // One more than there should be, for what is longer to be seen.
+    let most = packed.declared.checked_add(1)?;
+    let mut unpacked = Vec::new();
+    unpacked
+        .try_reserve_exact(usize::try_from(most).ok()?)
+        .ok()?;
+    let reader = packed.reader()?;
+    io::Read::read_to_end(&mut io::Read::take(reader, most), &mut unpacked).ok()?;
+    (unpacked.len() as u64 == packed.declared).then_some(unpacked)
 }
 
-/// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
-fn unpacked_len(bytes: &[u8], wide: bool, limit: u64) -> Result<u64, ElfError> {
-    let (head, size_at) = if wide { (24, 8) } else { (12, 4) };
-    let declared = word(bytes, size_at, wide)?;
-    let packed = bytes
-        .get(head..)
-        .ok_or(ElfError::Bounds("packed section"))?;
-    if declared > limit {
-        return Ok(declared);
+/// A compressed section.
+struct Packed<'a> {
+    format: u32,
+    /// How long it is when unpacked, as it says itself.
+    declared: u64,
+    data: &'a [u8],
+}
+
+impl<'a> Packed<'a> {
+    fn read(bytes: &'a [u8], wide: bool) -> Result<Packed<'a>, ElfError> {
+        let (head, size_at) = if wide { (24, 8) } else { (12, 4) };
+        let data = bytes.get(head..);
+        Ok(Packed {
+            declared: word(bytes, size_at, wide)?,
+            data: data.ok_or(ElfError::Bounds("packed section"))?,
+            format: u32_at(bytes, 0)?,
+        })
     }
-    match u32_at(bytes, 0)? {
-        // Memory of the declared length is taken, and touched, before anything is unpacked.
-        ELFCOMPRESS_ZLIB if declared / MAX_ZLIB_RATIO > packed.len() as u64 => Ok(u64::MAX),
-        ELFCOMPRESS_ZLIB => {
-            // Asked for one byte more than declared, this succeeds only if there is more.
-            let longer = CompressedData {
-                format: CompressionFormat::Zlib,
-                data: packed,
-                uncompressed_size: declared + 1,
-            };
-            Ok(if longer.decompress().is_ok() {
-                u64::MAX
-            } else {
-                declared
-            })
+
+    /// Whether memory of the length that it says is not to be taken.
+    fn is_lie(&self, limit: u64) -> bool {
+        let most = self.data.len() as u64;
+        let is_zlib = self.format == ELFCOMPRESS_ZLIB;
+        self.declared > limit || is_zlib && self.declared / MAX_ZLIB_RATIO > most
+    }
+
+    /// What unpacks it; none if nothing here does.
+    fn reader(&self) -> Option<Box<dyn io::Read + 'a>> {
+        match self.format {
+            ELFCOMPRESS_ZLIB => Some(Box::new(ZlibDecoder::new(self.data))),
+            ELFCOMPRESS_ZSTD => Some(Box::new(
+                zstd::stream::read::Decoder::with_buffer(self.data).ok()?,
+            )),
+            _ => None,
         }
-        ELFCOMPRESS_ZSTD => {
-            let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
-            Ok(count_bytes(decoder, limit).max(declared))
-        }
-        _ => Ok(declared),
+    }
+
+    /// Whether more comes of it than it says, or than is allowed.
+    fn is_bomb(&self, limit: u64) -> bool {
+        let more = |reader| count_bytes(reader, self.declared) > self.declared;
+        self.is_lie(limit) || self.reader().is_some_and(more)
     }
 }
 
@@ -624,6 +637,42 @@ mod tests {
         };
         assert!(check(16).is_ok());
         assert!(matches!(check(257), Err(ElfError::Bomb(_))));
+    }
+
+    /// What is not as long as it says is not unpacked, and what is longer is refused where others would unpack it.
+    #[test]
+    fn packed_sections_have_the_length_that_they_say() {
+        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_ne_bytes).collect();
+        let mut zlib = Vec::new();
+        let mut encoder = flate2::read::ZlibEncoder::new(&*content, flate2::Compression::fast());
+        io::Read::read_to_end(&mut encoder, &mut zlib).unwrap();
+        let zstandard = zstd::encode_all(&*content, 1).unwrap();
+        let len = content.len() as u64;
+        for (format, data) in [(ELFCOMPRESS_ZLIB, zlib), (ELFCOMPRESS_ZSTD, zstandard)] {
+            let section = |declared: u64, data: &[u8]| {
+                let head = [u64::from(format), declared, 1].map(u64::to_ne_bytes);
+                [head.as_flattened(), data].concat()
+            };
+            let unpacked =
+                |declared, data: &[u8], limit| unpack(&section(declared, data), true, limit);
+            assert_eq!(unpacked(len, &data, len).as_ref(), Some(&content));
+            assert_eq!(unpacked(len, &data, len - 1), None);
+            for lie in [0, len - 1, len + 1, u64::MAX] {
+                assert_eq!(unpacked(lie, &data, u64::MAX - 1), None, "{format}: {lie}");
+            }
+            assert_eq!(unpacked(len, &data[..data.len() / 2], len), None);
+            let is_bomb = |declared, data: &[u8], limit| {
+                let section = section(declared, data);
+                Packed::read(&section, true).unwrap().is_bomb(limit)
+            };
+            assert!(!is_bomb(len, &data, len));
+            assert!(is_bomb(len, &data, len - 1));
+            assert!(is_bomb(len - 1, &data, len));
+            assert!(is_bomb(0, &data, len));
+            // Shorter ones and damaged ones are errors to whoever unpacks them.
+            assert!(!is_bomb(len + 1, &data, len + 1));
+            assert!(!is_bomb(len, &data[..data.len() / 2], len));
+        }
     }
 
     /// Two segments whose code shares a page of the file, at different biases.
