@@ -35,8 +35,9 @@ const PAGE: u64 = 4096;
 struct Page(u64, [u8; PAGE as usize]);
 
 impl Page {
+    /// None if it lies in two of them.
     fn word(&self, address: u64) -> Option<u64> {
-        let from = address.checked_sub(self.0)? as usize;
+        let from = (address % PAGE) as usize;
         let word = self.1.get(from..)?.first_chunk()?;
         Some(u64::from_ne_bytes(*word))
     }
@@ -349,15 +350,26 @@ impl Drop for Stepped {
 impl Memory for Stepped {
     fn read_u64(&self, address: u64) -> Option<u64> {
         let mut pages = self.pages.borrow_mut();
-        // Mostly the last ones: a stack is walked from one end to the other.
-        if let Some(word) = pages.iter().rev().find_map(|page| page.word(address)) {
-            return Some(word);
+        let first = address & !(PAGE - 1);
+        // Mostly the last one, for a stack is walked from one end to the other. Millions of words are asked for, of
+        // code that nothing has optimised: a plain loop.
+        let mut at = pages.len();
+        while at > 0 && pages[at - 1].0 != first {
+            at -= 1;
         }
-        let mut page = Page(address & !(PAGE - 1), [0; PAGE as usize]);
-        self.memory.read_exact_at(&mut page.1, page.0).ok()?;
-        let word = page.word(address);
-        pages.push(page);
-        word.or_else(|| {
+        if at == 0 {
+            pages.push(Page(first, [0; PAGE as usize]));
+            at = pages.len();
+            if self
+                .memory
+                .read_exact_at(&mut pages[at - 1].1, first)
+                .is_err()
+            {
+                pages.pop();
+                return None;
+            }
+        }
+        pages[at - 1].word(address).or_else(|| {
             // It lies in two of them.
             let mut word = [0; 8];
             self.memory.read_exact_at(&mut word, address).ok()?;
