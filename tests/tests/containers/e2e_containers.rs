@@ -222,7 +222,7 @@ fn labels_in_a_recording_of_everything() -> Outcome {
     else {
         return Ok(());
     };
-    let before = docker.run("profiler-first", &[], "blue", &[PROGRAM, ENDLESS])?;
+    let before = docker.run("profiler-first", &[], "blue", &NEIGHBOUR)?;
     let recorder = setting.start_recording(&["-F", RATE])?;
     let during = docker.run("profiler-second", &[], "red", &[PROGRAM, "500"])?;
     docker.end("profiler-second")?;

@@ -17,9 +17,10 @@ use serde_json::Value;
 /// Kernel addresses begin here.
 const KERNEL: u64 = 1 << 63;
 
-/// A workload with shares that it measures itself.
+/// A workload with shares that it measures itself. Each of its threads works for a part of the time: some hundred
+/// samples a second are enough, and others have to work as well.
 fn shares(setting: &Setting) -> Result<(Talking, Vec<String>), Failure> {
-    let mut workload = Talking::workload(setting, "tcf_shares.c", &[])?;
+    let mut workload = Talking::workload(setting, "tcf_shares.c", &["3"])?;
     let first = workload.hear()?;
     let tids = first["tids"].as_array().ok_or("no tids")?;
     let id = workload.id();

@@ -204,7 +204,7 @@ fn encrypted_channels() -> Outcome {
         "--tls-key",
         "agent-host.key",
     ];
-    let mut workload = Talking::workload(&setting, "tcf_shares.c", &[])?;
+    let mut workload = Talking::workload(&setting, "tcf_shares.c", &["3"])?;
     workload.hear()?;
     let profile = [
         "profile",

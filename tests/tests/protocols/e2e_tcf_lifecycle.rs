@@ -40,7 +40,7 @@ fn nothing_is_left_behind_the_last_client() -> Outcome {
     let Some(setting) = with_clients(test, true)? else {
         return Ok(());
     };
-    let mut workload = Talking::workload(&setting, "tcf_shares.c", &[])?;
+    let mut workload = Talking::workload(&setting, "tcf_shares.c", &["3"])?;
     workload.hear()?;
     let agent = Agent::start(&setting, &[])?;
     let id = workload.id();

@@ -78,7 +78,7 @@ fn clients_that_vanish() -> Outcome {
     let Some(setting) = with_clients("e2e_tcf_many::clients_that_vanish", true)? else {
         return Ok(());
     };
-    let workload = Talking::workload(&setting, "tcf_shares.c", &[])?;
+    let workload = Talking::workload(&setting, "tcf_shares.c", &["3"])?;
     let agent = Agent::start(&setting, &[])?;
     let id = workload.id();
     // One that profiles all the while.

@@ -86,7 +86,7 @@ fn the_same_samples_as_in_the_capture() -> Outcome {
     else {
         return Ok(());
     };
-    let mut workload = Talking::workload(&setting, "tcf_shares.c", &[])?;
+    let mut workload = Talking::workload(&setting, "tcf_shares.c", &["3"])?;
     let tids = workload.hear()?;
     let (id, pid) = (workload.id(), workload.pid());
     setting.record(&["-F", "499", "-p", &pid.to_string(), "-d", "4"])?;

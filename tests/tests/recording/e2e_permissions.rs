@@ -394,8 +394,10 @@ fn containers_with_the_documented_set() -> Outcome {
         let root = Root::new(&bench.unprivileged.setting.path(name), name)?;
         docker.image(name, &root)?;
     }
-    docker.run("profiler-blue", &[], "blue", &[PROGRAM, "600000"])?;
-    let id = docker.run("profiler-red", &[], "red", &[PROGRAM, "600000"])?;
+    // A fifth of the time each: enough of it is seen, and others have to work as well.
+    let now_and_then = [PROGRAM, "600000", "5000", "20000"];
+    docker.run("profiler-blue", &[], "blue", &now_and_then)?;
+    let id = docker.run("profiler-red", &[], "red", &now_and_then)?;
     let pid = docker.pid("profiler-red")?;
     let cgroup = format!("docker/{id}");
     let by_name = ["--container", "profiler-red"];

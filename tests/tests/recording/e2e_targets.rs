@@ -1,6 +1,6 @@
 //! Filters: nothing of another process, and all of our own.
 //!
-//! Beside the target a bystander burns CPU time all the while. Oracle: no sample is another's, and
+//! Beside the target a bystander burns CPU time now and then. Oracle: no sample is another's, and
 //! the weights add up to the target's own CPU time within four standard deviations, at most 5 %.
 
 use std::fs;
@@ -15,11 +15,16 @@ use profiler_tests::recording::{Recording, weight};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::{amount, at_least};
+use profiler_tests::undisturbed::leave_undisturbed;
 
+/// Somebody whose samples would be seen if they were taken: a fifth of the time, for others have to work as well.
 fn busy_bystander(setting: &Setting) -> std::io::Result<Running> {
     let copy = setting.path("bystander");
     fs::copy(setting.workload("chain.c")?, &copy)?;
-    setting.start("bystander", Command::new(copy).arg("600000"))
+    setting.start(
+        "bystander",
+        Command::new(copy).args(["600000", "--now-and-then"]),
+    )
 }
 
 /// Checks that `recording` holds all of a chain that ran inside it as process `pid`, and nothing
@@ -55,6 +60,7 @@ fn record_around(setting: &Setting, filter: &[&str], command: &mut Command) -> O
     let recorder = setting.start_recording(&arguments)?;
     let chain = setting.start("chain", command)?;
     let pid = chain.pid();
+    leave_undisturbed(pid)?;
     let chain = chain.end(LIMIT)?.success()?;
     recorder.signal(rustix::process::Signal::INT)?;
     recorder.end(LIMIT)?.success()?;
