@@ -25,6 +25,10 @@ const MOUNTS: [&str; 3] = [
     "/sys/fs/cgroup",
 ];
 
+/// What a command is put behind to be run so from its start, as far as its session goes: that of a test is whoever's who
+/// runs it, and all that is in there would go before the kernel's own threads.
+pub const UNDISTURBED: [&str; 3] = ["nice", "-n", "-20"];
+
 /// Gives a process of a test, and the threads that it has, all that they can use of the processors.
 pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {

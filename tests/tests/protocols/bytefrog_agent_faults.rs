@@ -65,7 +65,7 @@ fn stall(connections: i32, new_epochs: bool) {
         assert!(summary.data_breaks >= 2);
         (sent, dropped)
     });
-    hq.wait("end", Heard::is_over);
+    hq.wait("end", Heard::has_ended);
     let checked = hq.check();
     assert_eq!(checked.entries, sent - dropped / 2);
     assert_eq!(checked.exits, checked.entries);
@@ -123,7 +123,7 @@ fn definitions_of_dropped_batches_are_kept() {
         assert_eq!(agent.send(calls.batch(200)), 0);
         agent.finish(Timestamp(calls.at), PATIENCE).await.unwrap();
     });
-    hq.wait("end", Heard::is_over);
+    hq.wait("end", Heard::has_ended);
     let checked = hq.check();
     let named = |epoch: u32| {
         let part = format!("function_{epoch}_");
@@ -161,7 +161,7 @@ fn suspended_while_hq_is_slow() {
         let summary = agent.finish(Timestamp(calls.at), PATIENCE).await.unwrap();
         assert_eq!(summary.data_breaks, 1);
     });
-    hq.wait("end", Heard::is_over);
+    hq.wait("end", Heard::has_ended);
     assert_eq!(hq.check().breaks.len(), 1);
 }
 

@@ -220,9 +220,14 @@ impl Heard {
         })
     }
 
-    /// Whether control and all data connections have ended, control last.
+    /// Whether control and all data connections have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.len() == self.data.len() + 1
+    }
+
+    /// The same, and control last: of an HQ that is slow to read data, an agent waits for a second only.
     pub(crate) fn is_over(&self) -> bool {
-        self.ended.len() == self.data.len() + 1 && self.ended.last() == Some(&0)
+        self.has_ended() && self.ended.last() == Some(&0)
     }
 }
 
@@ -254,6 +259,8 @@ impl State {
                 }
                 self.changed.notify_all();
                 drop(heard);
+                // The agent waits for that before it closes what is to end later.
+                let _ = stream.shutdown(Shutdown::Both);
                 return;
             }
             bytes.extend_from_slice(&chunk[..len]);
