@@ -204,7 +204,10 @@ fn summarize(finished: &Finished, verbose: bool) {
     if finished.none_fits {
         say!("nothing fitted on the disk: the capture has no samples");
     }
-    if let Some(line) = idle(finished.samples, finished.own_samples) {
+    // Events and what a filter lets through say nothing of who else had the processors.
+    let mut sources = finished.sources.iter();
+    let sees_load = finished.sees_all && sources.all(|source| source.unit != Unit::Events);
+    if let Some(line) = idle(finished.samples, finished.own_samples, sees_load) {
         say!("{line}");
     }
     for line in Facts::of(finished).lines(verbose) {
@@ -288,11 +291,15 @@ fn is_all(nothing_lost: bool, misses_calls: bool, samples: bool) -> &'static str
     }
 }
 
-/// What is said if little happened but the recording itself.
-fn idle(samples: u64, own_samples: u64) -> Option<String> {
+/// What is said if little happened but the recording itself; `sees_load`: all that ran was recorded.
+fn idle(samples: u64, own_samples: u64, sees_load: bool) -> Option<String> {
+    let what = match sees_load {
+        true => "the machine was idle",
+        false => "little was recorded",
+    };
     (own_samples > samples / 2).then(|| {
         format!(
-            "the machine was idle: {} of {} are of the profiler itself (--no-self leaves them out)",
+            "{what}: {} of {} are of the profiler itself (--no-self leaves them out)",
             quantity::count(own_samples),
             quantity::plural(samples, "sample"),
         )
@@ -399,7 +406,9 @@ mod tests {
 
     #[test]
     fn a_machine_is_idle_when_most_is_the_profiler() {
-        let idle = |samples, own| idle(samples, own);
+        let filtered = idle(1_021, 1_011, false);
+        assert!(filtered.is_some_and(|line| line.starts_with("little was recorded: 1,011 of")));
+        let idle = |samples, own| idle(samples, own, true);
         assert_eq!(idle(0, 0), None);
         assert_eq!(idle(20, 10), None);
         assert_eq!(

@@ -81,6 +81,8 @@ pub struct Finished {
     pub crowded_out: u64,
     /// Whether it went before what it recorded.
     pub had_priority: bool,
+    /// Whether whoever ran was recorded: nothing was filtered.
+    pub sees_all: bool,
     /// How long it recorded.
     pub elapsed: Duration,
     /// Processes of which samples or calls were recorded.
@@ -222,6 +224,7 @@ struct Recording {
     interrupts: u32,
     has_ring: bool,
     had_priority: bool,
+    sees_all: bool,
     dumps: u32,
 }
 
@@ -284,6 +287,7 @@ impl Recording {
     ) -> Result<(Box<Session>, Box<Recording>), Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
+        let sees_all = request.watch.probe.filter.is_empty();
         // A name that is taken is told before code is read for seconds, and the file made behind that: who kills us
         // meanwhile finds none.
         if request.screen.is_none() {
@@ -329,6 +333,7 @@ impl Recording {
             interrupts: 0,
             has_ring,
             had_priority: priority.is_raised(),
+            sees_all,
             dumps: 0,
         });
         Ok((session, recording))
@@ -499,6 +504,7 @@ impl Recording {
             lost: losses::text(&lost, ticked),
             crowded_out: totals.crowded_out,
             had_priority: self.had_priority,
+            sees_all: self.sees_all,
             elapsed,
             sources,
             counters,

@@ -300,10 +300,18 @@ impl Chains {
             pieces.any(|piece| piece.iter().eq(found.iter()))
         });
         // Where an exception lands, the frame of the function that unwinds is gone, and its rules still say where it was.
-        let lands = names
-            .first()
-            .is_some_and(|leaf| leaf.starts_with("_Unwind_"));
-        if (!complete || lands && !fits) && is_piece {
+        // Just before, the registers of where it lands are written over those that this function has saved: behind its
+        // caller comes the one of where it lands.
+        let mut inner = names.iter().take(2);
+        let lands = !fits && inner.any(|name| name.starts_with("_Unwind_"));
+        let mut chains = self.expected.keys();
+        let leads_there = chains.any(|chain| {
+            let behind = chain.iter().skip_while(|name| *name != found[0]).skip(1);
+            let behind: Vec<&String> = behind.collect();
+            let rest = found.len() - 1;
+            behind.len() >= rest && behind[behind.len() - rest..].iter().eq(&found[1..])
+        });
+        if (!complete || lands) && is_piece || lands && leads_there {
             self.cut += 1;
             return;
         }
@@ -366,6 +374,14 @@ mod tests {
         chains.add_names(&["_Unwind_RaiseException", "known_b"], true);
         chains.add_names(&["_Unwind_RaiseException", "known_c", "known_a"], true);
         assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 2, 5));
+        let lands = ["uw_install_context_1", "_Unwind_Resume", "known_c", "main"];
+        chains.add_names(&lands, true);
+        chains.add_names(&lands[1..], true);
+        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 4, 5));
+        // Without that, and not where one lands in the chain.
+        chains.add_names(&lands[2..], true);
+        chains.add_names(&["_Unwind_Resume", "known_c", "known_c", "main"], true);
+        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 4, 7));
         assert_eq!(chains.whole(), 2);
     }
 }

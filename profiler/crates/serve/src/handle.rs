@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::front::{Awaited, Front, Order, Question};
-use crate::queue::{Joined, Note, Queue};
+use crate::queue::{Entry, Joined, Note, Popped, Queue};
 use profiler_model::{Batch, Consumer, Demand, Event, Tracing};
 use profiler_report::view::quantity;
 
@@ -306,12 +306,40 @@ impl<S: Summary> Shared<S> {
     }
 
     /// All queues of calls.
-    pub(crate) fn calls(&self) -> Vec<(Tracing, Arc<Queue<Word>>)> {
+    fn calls(&self) -> Vec<(Tracing, Arc<Queue<Word>>)> {
         let calls = lock(&self.calls);
         calls
             .iter()
             .map(|(tracing, queue)| (tracing.clone(), Arc::clone(queue)))
             .collect()
+    }
+
+    /// Takes an entry of each queue of calls; whether there was one. What awaited markers say decides what becomes of the
+    /// calls behind them, and is put here before these: all of it that there is by now is taken before calls of its process.
+    pub(crate) fn take_calls(&self, mut take: impl FnMut(&Tracing, Entry<Word>)) -> bool {
+        let mut was_there = false;
+        let mut take = |tracing: &Tracing, queue: &Queue<Word>, entry: Entry<Word>| {
+            let bytes = entry.bytes();
+            take(tracing, entry);
+            queue.done(bytes, None);
+        };
+        for (tracing, queue) in self.calls() {
+            let Popped::Entry(entry) = queue.pop(Duration::ZERO) else {
+                continue;
+            };
+            was_there = true;
+            if !tracing.awaited {
+                let all = self.calls();
+                let is_its = |it: &Tracing| it.awaited && it.process == tracing.process;
+                for (markers, queue) in all.iter().filter(|(it, _)| is_its(it)) {
+                    while let Popped::Entry(entry) = queue.pop(Duration::ZERO) {
+                        take(markers, queue, entry);
+                    }
+                }
+            }
+            take(&tracing, &queue, entry);
+        }
+        was_there
     }
 
     /// Tells the main thread.
@@ -353,8 +381,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use profiler_model::{Gap, GapReason, Timestamp};
+    use profiler_model::{Gap, GapReason, Pid, Timestamp};
 
     #[derive(Clone, Copy, Default)]
     struct Nothing;
@@ -414,5 +444,40 @@ mod tests {
         assert_eq!(handle.send(batch()), 1);
         let said = runtime.block_on(handle.end(Duration::from_secs(5)));
         assert!(said.contains("1 event lost"), "{said}");
+    }
+
+    /// Also those that come while something else is taken.
+    #[test]
+    fn markers_are_taken_before_the_calls_behind_them() {
+        let tracing = |id, process, awaited| Tracing {
+            id,
+            process: Pid(process),
+            functions: BTreeSet::new(),
+            values: false,
+            awaited,
+        };
+        let shared = Shared::<Nothing>::new();
+        let (other, calls) = (tracing(1, 7, false), tracing(2, 8, false));
+        let (markers, strange) = (tracing(3, 8, true), tracing(4, 9, true));
+        for tracing in [&other, &calls] {
+            shared.calls_of(tracing).send(batch());
+        }
+        let mut taken = Vec::new();
+        let was_there = shared.take_calls(|tracing, _| {
+            taken.push(tracing.id);
+            if *tracing == other {
+                for tracing in [&markers, &strange] {
+                    shared.calls_of(tracing).push(Word::Ready);
+                    shared.calls_of(tracing).push(Word::Detached);
+                }
+            }
+        });
+        assert!(was_there);
+        // The others' were not there when it was looked which there are.
+        assert_eq!(taken, [1, 3, 3, 2]);
+        assert!(shared.take_calls(|tracing, _| taken.push(tracing.id)));
+        assert!(shared.take_calls(|tracing, _| taken.push(tracing.id)));
+        assert!(!shared.take_calls(|tracing, _| taken.push(tracing.id)));
+        assert_eq!(taken, [1, 3, 3, 2, 4, 4]);
     }
 }

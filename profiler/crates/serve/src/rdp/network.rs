@@ -152,15 +152,7 @@ async fn serve(serving: &Serving) {
                 serving.wakers.borrow().values().for_each(|waker| waker.notify_one());
             }
             () = batch => {
-                may_have_more = false;
-                for (tracing, queue) in shared.calls() {
-                    if let Popped::Entry(entry) = queue.pop(Duration::ZERO) {
-                        let bytes = entry.bytes();
-                        serving.take_calls(&tracing, entry);
-                        queue.done(bytes, None);
-                        may_have_more = true;
-                    }
-                }
+                may_have_more = shared.take_calls(|tracing, entry| serving.take_calls(tracing, entry));
                 match shared.queue.pop(Duration::ZERO) {
                     Popped::Entry(entry) => {
                         let bytes = entry.bytes();
