@@ -11,8 +11,15 @@ pub fn boxed<T>(make: impl FnOnce() -> T) -> Box<T> {
     Box::new(make())
 }
 
-/// The same, where that may fail.
-#[inline(never)]
+/// The same, where that may fail. Of what is made there is one on the stack meanwhile, and not a second one for what
+/// becomes of it.
 pub fn try_boxed<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<Box<T>, E> {
-    make().map(Box::new)
+    unpacked(boxed(make))
+}
+
+// It is on the heap for no other frame to have room for it.
+#[allow(clippy::boxed_local)]
+#[inline(never)]
+fn unpacked<T, E>(made: Box<Result<T, E>>) -> Result<Box<T>, E> {
+    (*made).map(Box::new)
 }
