@@ -32,6 +32,9 @@ pub use runtime::{Bundle, Contained, Runtime};
 
 /// Where the workload is in every container.
 pub const PROGRAM: &str = "/bin/work";
+/// The workload of whoever is there all through a test and would be seen: it works for a fifth of the time, some hundred
+/// samples a second, for others have to work as well.
+pub const NOW_AND_THEN: [&str; 4] = [PROGRAM, "600000", "5000", "20000"];
 
 /// How long one command of an engine or a runtime may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);

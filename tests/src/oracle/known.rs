@@ -302,16 +302,15 @@ impl Chains {
         // Where an exception lands, the frame of the function that unwinds is gone, and its rules still say where it was.
         // Just before, the registers of where it lands are written over those that this function has saved: behind its
         // caller comes the one of where it lands.
-        let mut inner = names.iter().take(2);
-        let lands = !fits && inner.any(|name| name.starts_with("_Unwind_"));
-        let mut chains = self.expected.keys();
-        let leads_there = chains.any(|chain| {
-            let behind = chain.iter().skip_while(|name| *name != found[0]).skip(1);
-            let behind: Vec<&String> = behind.collect();
-            let rest = found.len() - 1;
-            behind.len() >= rest && behind[behind.len() - rest..].iter().eq(&found[1..])
-        });
-        if (!complete || lands) && is_piece || lands && leads_there {
+        let unwinds = |inner: &[&str]| inner.iter().any(|name| name.starts_with("_Unwind_"));
+        let leads_there = |chain: &Vec<String>| {
+            let mut behind = chain.iter().map(String::as_str);
+            behind.any(|name| name == found[0]) && behind.collect::<Vec<_>>().ends_with(&found[1..])
+        };
+        let has_landed = unwinds(&names[..1]) && is_piece;
+        let is_to_land =
+            unwinds(&names[..names.len().min(2)]) && self.expected.keys().any(leads_there);
+        if !complete && is_piece || !fits && (has_landed || is_to_land) {
             self.cut += 1;
             return;
         }

@@ -9,13 +9,8 @@ use crate::e2e_containers_shared::{
     RATE, all_of, begin, finish, listed, named, of_work, only, with_docker,
 };
 use profiler_tests::Outcome;
-use profiler_tests::containers::{self, PROGRAM, Root};
+use profiler_tests::containers::{self, NOW_AND_THEN, PROGRAM, Root};
 use profiler_tests::undisturbed::leave_undisturbed;
-
-/// More CPU time than any test lasts.
-const ENDLESS: &str = "100000";
-/// Somebody whose samples would be seen if they were taken: a fifth of the time, for others have to work as well.
-const NEIGHBOUR: [&str; 4] = [PROGRAM, ENDLESS, "5000", "20000"];
 
 /// Two containers with the same path and different content. What is recorded of the one names its host
 /// and its own process ids.
@@ -25,7 +20,7 @@ fn the_same_path_in_two_containers() -> Outcome {
     else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
+    docker.run("profiler-neighbour", &[], "blue", &NOW_AND_THEN)?;
     let id = docker.run("profiler-web", &[], "red", &[PROGRAM, "--wait", "1500"])?;
     let pid = docker.pid("profiler-web")?;
     let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
@@ -61,7 +56,7 @@ fn one_that_restarts() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::one_that_restarts")? else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
+    docker.run("profiler-neighbour", &[], "blue", &NOW_AND_THEN)?;
     docker.run("profiler-web", &[], "red", &[PROGRAM, "1500"])?;
     let mut pids = vec![docker.pid("profiler-web")?];
     let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
@@ -109,7 +104,7 @@ fn short_lives() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::short_lives")? else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
+    docker.run("profiler-neighbour", &[], "blue", &NOW_AND_THEN)?;
     let recorder =
         setting.start_recording(&["-F", RATE, "--container", "profiler-short", "--wait"])?;
     let mut cpu_ns = 0;
@@ -148,7 +143,7 @@ fn waited_for_and_removed() -> Outcome {
         return Ok(());
     };
     docker.image("late", &Root::new(&setting.path("late"), "late")?)?;
-    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
+    docker.run("profiler-neighbour", &[], "blue", &NOW_AND_THEN)?;
     let recorder =
         setting.start_recording(&["-F", RATE, "--container", "profiler-later", "--wait"])?;
     docker.run("profiler-other", &[], "red", &[PROGRAM, "200"])?;
@@ -184,7 +179,7 @@ fn nested_cgroups() -> Outcome {
     };
     let root = Root::new(&setting.path("nested"), "nested")?.with_shell()?;
     docker.image("nested", &root)?;
-    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
+    docker.run("profiler-neighbour", &[], "blue", &NOW_AND_THEN)?;
     let shell = ["/bin/sh", "-c", MOVES];
     docker.run(
         "profiler-web",
@@ -222,7 +217,7 @@ fn labels_in_a_recording_of_everything() -> Outcome {
     else {
         return Ok(());
     };
-    let before = docker.run("profiler-first", &[], "blue", &NEIGHBOUR)?;
+    let before = docker.run("profiler-first", &[], "blue", &NOW_AND_THEN)?;
     let recorder = setting.start_recording(&["-F", RATE])?;
     let during = docker.run("profiler-second", &[], "red", &[PROGRAM, "500"])?;
     docker.end("profiler-second")?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::e2e_containers_shared::{RATE, all_of, finish, listed, named, of_work, only};
 use profiler_tests::Outcome;
-use profiler_tests::containers::{self, Bundle, Contained, PROGRAM, Root, Runtime};
+use profiler_tests::containers::{self, Bundle, Contained, NOW_AND_THEN, PROGRAM, Root, Runtime};
 use profiler_tests::setting::Setting;
 
 /// More CPU time than any test lasts.
@@ -35,7 +35,7 @@ fn record_one(test: &str, program: &'static str, target: fn(&Contained) -> [Stri
     runtime.run(&Bundle {
         id: &id("neighbour"),
         root: &blue,
-        command: &[PROGRAM, ENDLESS, "5000", "20000"],
+        command: &NOW_AND_THEN,
         proc,
     })?;
     let web = runtime.run(&Bundle {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use profiler_probe::privileges::{CapabilitySet, recording_set};
 use profiler_tests::Outcome;
-use profiler_tests::containers::{Docker, PROGRAM, Root, functions, in_path};
+use profiler_tests::containers::{Docker, NOW_AND_THEN, Root, functions, in_path};
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Frame, Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
@@ -91,8 +91,6 @@ struct Workload {
 
 /// So many samples can be judged.
 const ENOUGH: usize = 20;
-/// Works all through a test, for a fifth of the time: some hundred samples a second.
-const NOW_AND_THEN: [&str; 3] = ["600000", "5000", "20000"];
 
 /// Every sample of these is named, by what is in their files.
 fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
@@ -127,7 +125,7 @@ fn kernel_is_named(recording: &Recording) -> bool {
 
 fn start_green(setting: &Setting) -> Result<(Running, Workload), Box<dyn std::error::Error>> {
     let program = workload::contained("green")?;
-    let running = setting.start("green", Command::new(&program).args(NOW_AND_THEN))?;
+    let running = setting.start("green", Command::new(&program).args(&NOW_AND_THEN[1..]))?;
     let workload = Workload {
         pid: running.pid(),
         prefix: "green",
@@ -255,7 +253,7 @@ fn the_documented_container_sees_the_machine() -> Outcome {
 
     let root = Root::new(&setting.path("red"), "red")?;
     docker.image("red", &root)?;
-    docker.run("red", &[], "red", &[&[PROGRAM][..], &NOW_AND_THEN].concat())?;
+    docker.run("red", &[], "red", &NOW_AND_THEN)?;
     let red = Workload {
         pid: docker.pid("red")?,
         prefix: "red",
@@ -415,7 +413,7 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
     // Below a root of its own, which is not ours.
     let root = Root::new(&setting.path("red"), "red")?;
     let mut command = Command::new("chroot");
-    command.arg(root.folder()).arg(PROGRAM).args(NOW_AND_THEN);
+    command.arg(root.folder()).args(NOW_AND_THEN);
     let red = setting.start("red", &mut command)?;
     let red = (
         Workload {

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use profiler_probe::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
-use profiler_tests::containers::{Docker, PROGRAM, Root};
+use profiler_tests::containers::{Docker, NOW_AND_THEN, Root};
 use profiler_tests::kernel_objects::keepers_of;
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Recording, Sample};
@@ -394,10 +394,8 @@ fn containers_with_the_documented_set() -> Outcome {
         let root = Root::new(&bench.unprivileged.setting.path(name), name)?;
         docker.image(name, &root)?;
     }
-    // A fifth of the time each: enough of it is seen, and others have to work as well.
-    let now_and_then = [PROGRAM, "600000", "5000", "20000"];
-    docker.run("profiler-blue", &[], "blue", &now_and_then)?;
-    let id = docker.run("profiler-red", &[], "red", &now_and_then)?;
+    docker.run("profiler-blue", &[], "blue", &NOW_AND_THEN)?;
+    let id = docker.run("profiler-red", &[], "red", &NOW_AND_THEN)?;
     let pid = docker.pid("profiler-red")?;
     let cgroup = format!("docker/{id}");
     let by_name = ["--container", "profiler-red"];

@@ -336,10 +336,10 @@ impl Elf {
                     .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
                 let packed = Packed::read(&bytes, self.wide)?;
-                match packed.is_bomb(left) {
-                    true => u64::MAX,
-                    false => packed.declared,
+                if packed.is_bomb(left) {
+                    return Err(ElfError::Bomb(section.name.clone()));
                 }
+                packed.declared
             } else if section.name == ".gnu_debugdata" {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
                 count_bytes(unpacking(&bytes), left)

@@ -305,11 +305,12 @@ impl<S: Summary> Shared<S> {
         Arc::clone(queue.or_insert_with(|| Arc::new(Queue::new(CALLS_BYTES))))
     }
 
-    /// All queues of calls.
-    fn calls(&self) -> Vec<(Tracing, Arc<Queue<Word>>)> {
+    /// Queues of calls.
+    fn calls(&self, wanted: impl Fn(&Tracing) -> bool) -> Vec<(Tracing, Arc<Queue<Word>>)> {
         let calls = lock(&self.calls);
         calls
             .iter()
+            .filter(|(tracing, _)| wanted(tracing))
             .map(|(tracing, queue)| (tracing.clone(), Arc::clone(queue)))
             .collect()
     }
@@ -323,17 +324,16 @@ impl<S: Summary> Shared<S> {
             take(tracing, entry);
             queue.done(bytes, None);
         };
-        for (tracing, queue) in self.calls() {
+        for (tracing, queue) in self.calls(|_| true) {
             let Popped::Entry(entry) = queue.pop(Duration::ZERO) else {
                 continue;
             };
             was_there = true;
             if !tracing.awaited {
-                let all = self.calls();
                 let is_its = |it: &Tracing| it.awaited && it.process == tracing.process;
-                for (markers, queue) in all.iter().filter(|(it, _)| is_its(it)) {
+                for (markers, queue) in self.calls(is_its) {
                     while let Popped::Entry(entry) = queue.pop(Duration::ZERO) {
-                        take(markers, queue, entry);
+                        take(&markers, &queue, entry);
                     }
                 }
             }

@@ -152,7 +152,9 @@ async fn serve(serving: &Serving) {
                 serving.wakers.borrow().values().for_each(|waker| waker.notify_one());
             }
             () = batch => {
-                may_have_more = shared.take_calls(|tracing, entry| serving.take_calls(tracing, entry));
+                may_have_more = shared.take_calls(|tracing, entry| {
+                    serving.take_calls(tracing, entry);
+                });
                 match shared.queue.pop(Duration::ZERO) {
                     Popped::Entry(entry) => {
                         let bytes = entry.bytes();
