@@ -18,6 +18,10 @@ pub(super) enum Class {
     Beside(u32),
     /// Others, but none of the same line of the table, which this is; it takes half a processor.
     InTurn(usize),
+    /// Others, which go before it: it has what they leave of the processors.
+    Fills,
+    /// Others of this class only, as many as there are processors.
+    Quiet,
     /// Nothing.
     Alone,
     /// Nothing, and only with `--long`.
@@ -80,6 +84,8 @@ impl Classes {
                 "records" => Class::Beside(6),
                 "calculates" => Class::Beside(8),
                 "in-turn" => Class::InTurn(number),
+                "fills" => Class::Fills,
+                "quiet" => Class::Quiet,
                 "alone" => Class::Alone,
                 "long" => Class::Long,
                 _ => return Err(wrong("no such class")),

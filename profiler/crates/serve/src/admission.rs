@@ -4,22 +4,17 @@
 //! Any process of a machine can connect to its loopback addresses, so an address says nothing about
 //! who it is; the kernel knows who owns the socket at the other end.
 //!
-//! Source: proc_pid_net(5), `/proc/net/tcp` and `tcp6`. Only the network namespace of the calling
-//! thread is looked at, which is the one that its loopback connections come from.
-//!
-//! What does not belong here: what a peer may do once it is admitted.
+//! What does not belong here: how the kernel is asked for it (`tcp_peer`), what a peer may do once it is admitted.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// A socket can be missed while the kernel's table changes: it is looked for again.
+use crate::tcp_peer::{self, Socket};
+
+/// A socket can be missed while the kernel's table of them changes: it is looked for again.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Lines of the kernel's table that are read at most.
-const MAX_LINES: usize = 4 << 20;
 
 /// Whom a server admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,9 +124,9 @@ impl Admission {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            match owner(peer, local).map_err(failed)? {
-                Some(uid) if self.users.contains(&uid) => return Ok(Some(uid)),
-                Some(uid) => return Err(Refusal::User { peer, uid }),
+            match tcp_peer::find(peer, local).map_err(failed)? {
+                Some(Socket { uid, .. }) if self.users.contains(&uid) => return Ok(Some(uid)),
+                Some(Socket { uid, .. }) => return Err(Refusal::User { peer, uid }),
                 None => {}
             }
         }
@@ -148,110 +143,7 @@ pub(crate) fn is_same_token(shown: &str, token: &str) -> bool {
 }
 
 fn is_loopback(address: IpAddr) -> bool {
-    plain(address).is_loopback()
-}
-
-/// An IPv4 address that is written as one of IPv6 is the one of IPv4.
-fn plain(address: IpAddr) -> IpAddr {
-    address.to_canonical()
-}
-
-/// Owner of the socket that has address `its` and is connected to `ours`.
-fn owner(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
-    Ok(socket(its, ours)?.map(|socket| socket.uid))
-}
-
-/// How many bytes its process has not read of what came for the socket that has address `its` and is connected to
-/// `ours`; none if it is not on this machine.
-#[cfg(feature = "bytefrog")]
-pub(crate) fn unread_bytes(its: SocketAddr, ours: SocketAddr) -> Option<u64> {
-    Some(socket(its, ours).ok()??.unread)
-}
-
-fn socket(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> {
-    for path in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            // A kernel without IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let found = find(BufReader::with_capacity(64 << 10, file), its, ours)?;
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
-}
-
-fn find(table: impl BufRead, its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> {
-    for line in table.lines().skip(1).take(MAX_LINES) {
-        if let Some(socket) = Socket::parse(&line?)
-            && socket.local == (plain(its.ip()), its.port())
-            && socket.remote == (plain(ours.ip()), ours.port())
-            && socket.has_owner()
-        {
-            return Ok(Some(socket));
-        }
-    }
-    Ok(None)
-}
-
-/// A line of the table.
-#[derive(Debug, PartialEq, Eq)]
-struct Socket {
-    local: (IpAddr, u16),
-    remote: (IpAddr, u16),
-    /// Bytes that came and were not read.
-    unread: u64,
-    uid: u32,
-    inode: u64,
-}
-
-impl Socket {
-    /// A socket that its process has closed stays in the table for a while, with no inode and
-    /// user 0: that must not pass for root's.
-    fn has_owner(&self) -> bool {
-        self.inode != 0
-    }
-
-    /// `sl local remote state queues timer retransmits uid timeout inode ...`
-    fn parse(line: &str) -> Option<Socket> {
-        let mut fields = line.split_ascii_whitespace();
-        let local = address(fields.nth(1)?)?;
-        let remote = address(fields.next()?)?;
-        let (_, unread) = fields.nth(1)?.split_once(':')?;
-        let unread = u64::from_str_radix(unread, 16).ok()?;
-        let uid = fields.nth(2)?.parse().ok()?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        Some(Socket {
-            local,
-            remote,
-            unread,
-            uid,
-            inode,
-        })
-    }
-}
-
-/// `0100007F:223D`: words of the address as the machine stores them, port.
-fn address(text: &str) -> Option<(IpAddr, u16)> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| {
-        let digits = address.get(at * 8..at * 8 + 8)?;
-        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
-    };
-    let address = match address.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
-        32 => {
-            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
-            let bytes: [u8; 16] = std::array::from_fn(|at| words[at / 4][at % 4]);
-            plain(IpAddr::V6(Ipv6Addr::from(bytes)))
-        }
-        _ => return None,
-    };
-    Some((address, port))
+    address.to_canonical().is_loopback()
 }
 
 #[cfg(test)]
@@ -327,34 +219,6 @@ mod tests {
         assert!(is_same_token("abc", "abc"));
         for shown in ["", "ab", "abcd", "abd"] {
             assert!(!is_same_token(shown, "abc"), "{shown}");
-        }
-    }
-
-    #[test]
-    fn reads_the_tables_of_the_kernel() {
-        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-        let line = |uid, inode| {
-            format!(
-                "{head}   1: 0100007F:D431 0100007F:223D 01 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1 0000000000000000 20 4 30 10 -1\n"
-            )
-        };
-        let (its, ours) = (
-            "127.0.0.1:54321".parse().unwrap(),
-            "127.0.0.1:8765".parse().unwrap(),
-        );
-        let found = |text: &str, its, ours| {
-            let socket = find(text.as_bytes(), its, ours).unwrap();
-            socket.map(|socket| socket.uid)
-        };
-        assert_eq!(found(&line(1000, 77), its, ours), Some(1000));
-        assert_eq!(found(&line(1000, 77), ours, its), None);
-        assert_eq!(found(&line(0, 0), its, ours), None);
-        let six = format!(
-            "{head}   1: 0000000000000000FFFF00000100007F:D431 0000000000000000FFFF00000100007F:223D 01 0:0 00:0 0  7        0 9 1\n"
-        );
-        assert_eq!(found(&six, its, ours), Some(7));
-        for damaged in ["", "x", head, "a\n 1: zz:1 0:1 01", "a\n 1: é0007F:D431 x"] {
-            assert_eq!(found(damaged, its, ours), None, "{damaged}");
         }
     }
 }

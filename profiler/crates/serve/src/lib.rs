@@ -39,6 +39,7 @@ pub mod rdp;
 mod sockets;
 #[cfg(feature = "tcf")]
 pub mod tcf;
+mod tcp_peer;
 #[cfg(feature = "fronts")]
 mod thin;
 #[cfg(feature = "fronts")]

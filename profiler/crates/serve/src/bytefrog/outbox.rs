@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::unacknowledged::unacknowledged_bytes;
-use crate::admission::unread_bytes;
+use crate::tcp_peer;
 use profiler_wire::bytefrog::AgentMessage;
 
 /// Most bytes that may wait. What only informs is left out when HQ does not read.
@@ -204,7 +204,8 @@ impl Outbox {
             return false;
         };
         let behind = self.state().written - end;
-        unread_bytes(its, ours).is_some_and(|unread| unread > behind)
+        let its = tcp_peer::find(its, ours).ok().flatten();
+        its.is_some_and(|its| its.unread > behind)
     }
 
     /// Ends all waiting.
