@@ -20,8 +20,6 @@ pub(super) enum Class {
     InTurn(usize),
     /// Others, which go before it: it has what they leave of the processors.
     Fills,
-    /// Others of this class only, as many as there are processors.
-    Quiet,
     /// Nothing.
     Alone,
     /// Nothing, and only with `--long`.
@@ -85,7 +83,6 @@ impl Classes {
                 "calculates" => Class::Beside(8),
                 "in-turn" => Class::InTurn(number),
                 "fills" => Class::Fills,
-                "quiet" => Class::Quiet,
                 "alone" => Class::Alone,
                 "long" => Class::Long,
                 _ => return Err(wrong("no such class")),

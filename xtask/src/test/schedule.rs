@@ -3,8 +3,7 @@
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
 //! as long as the machine has room ([`room`]): each takes so many eighths of a processor; of those that take
 //! turns one at a time. Behind them, and without room of their own, run as many as there are processors of those that
-//! fill what is left. What takes longest comes first, for the end of a run to be short; what runs alone comes last, and before it
-//! what measures time and does little itself, beside its like.
+//! fill what is left. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
 //!
 //! What does not belong here: processes and clocks; a test is a number.
 
@@ -33,7 +32,6 @@ pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
     fills: Vec<Job>,
-    quiet: Vec<Job>,
     alone: Vec<Job>,
     processors: usize,
     /// Eighths of processors that there are, and those that the running tests take.
@@ -46,27 +44,25 @@ impl Schedule {
     /// A schedule for a machine with so many processors.
     pub(super) fn new(jobs: impl IntoIterator<Item = Job>, processors: usize) -> Schedule {
         let room = room(u32::try_from(processors).unwrap_or(1));
-        let [mut beside, mut fills, mut quiet, mut alone] = [const { Vec::new() }; 4];
+        let [mut beside, mut fills, mut alone] = [const { Vec::new() }; 3];
         for job in jobs {
             let of_its_kind = match job.class {
                 Class::Beside(_) | Class::InTurn(_) => &mut beside,
                 Class::Fills => &mut fills,
-                Class::Quiet => &mut quiet,
                 Class::Alone | Class::Long => &mut alone,
             };
             of_its_kind.push(job);
         }
         // Stable, so that tests of which nothing is known keep their order.
-        for jobs in [&mut beside, &mut fills, &mut quiet, &mut alone] {
+        for jobs in [&mut beside, &mut fills, &mut alone] {
             jobs.reverse();
         }
-        for jobs in [&mut beside, &mut fills, &mut quiet] {
+        for jobs in [&mut beside, &mut fills] {
             jobs.sort_by_key(|job| job.expected);
         }
         Schedule {
             beside,
             fills,
-            quiet,
             alone,
             processors: processors.max(1),
             room,
@@ -83,14 +79,8 @@ impl Schedule {
             .rposition(|job| self.may_start(job.class))
         {
             self.beside.remove(at)
-        } else if self.running_of(Class::Fills) < self.processors
+        } else if self.filling() < self.processors
             && let Some(job) = self.fills.pop()
-        {
-            job
-        } else if self.beside.is_empty()
-            && self.running_of(Class::Quiet) == self.running.len()
-            && self.running.len() < self.processors
-            && let Some(job) = self.quiet.pop()
         {
             job
         } else if self.beside.is_empty() && self.running.is_empty() {
@@ -112,7 +102,7 @@ impl Schedule {
 
     /// Whether nothing runs, or is to run beside others, but what fills.
     pub(super) fn only_fills(&self) -> bool {
-        self.beside.is_empty() && self.running_of(Class::Fills) == self.running.len()
+        self.beside.is_empty() && self.filling() == self.running.len()
     }
 
     /// Whether this one runs, and has what others leave.
@@ -120,9 +110,9 @@ impl Schedule {
         self.running.get(&test) == Some(&Class::Fills)
     }
 
-    fn running_of(&self, wanted: Class) -> usize {
+    fn filling(&self) -> usize {
         let running = self.running.values();
-        running.filter(|class| **class == wanted).count()
+        running.filter(|class| **class == Class::Fills).count()
     }
 
     /// Whether there is room for a test that runs beside others, and it is its turn.
@@ -136,7 +126,7 @@ impl Schedule {
         match class {
             Class::Beside(eighths) => eighths.min(self.room),
             Class::InTurn(_) => 4,
-            Class::Fills | Class::Quiet => 0,
+            Class::Fills => 0,
             Class::Alone | Class::Long => self.room,
         }
     }
@@ -189,9 +179,8 @@ mod tests {
         };
         (0..500)
             .map(|test| {
-                let class = match random(10) {
+                let class = match random(9) {
                     8 => Class::Fills,
-                    9 => Class::Quiet,
                     0 => Class::Alone,
                     1 => Class::Long,
                     2 => Class::Beside(1),
@@ -226,10 +215,8 @@ mod tests {
             for &(test, start, end) in &all {
                 let class = jobs[test].class;
                 for &(other, other_start, other_end) in &all {
-                    let same = jobs[other].class == class;
-                    let in_turn = matches!(class, Class::InTurn(_)) && same;
-                    let alone = class.is_alone() || class == Class::Quiet && !same;
-                    if !alone && !in_turn {
+                    let in_turn = matches!(class, Class::InTurn(_)) && jobs[other].class == class;
+                    if !class.is_alone() && !in_turn {
                         continue;
                     }
                     let apart = other == test || other_end <= start || end <= other_start;
@@ -252,17 +239,15 @@ mod tests {
                     .map(|(test, _, _)| match jobs[*test].class {
                         Class::Beside(eighths) => eighths.min(room(processors)),
                         Class::InTurn(_) => 4,
-                        Class::Fills | Class::Quiet => 0,
+                        Class::Fills => 0,
                         Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
                 assert!(taken <= room(processors), "{taken} at {at}");
-                for class in [Class::Fills, Class::Quiet] {
-                    let running = all.iter().filter(|(test, start, end)| {
-                        jobs[*test].class == class && (*start..*end).contains(&at)
-                    });
-                    assert!(running.count() <= processors as usize, "{class:?} at {at}");
-                }
+                let filling = all.iter().filter(|(test, start, end)| {
+                    jobs[*test].class == Class::Fills && (*start..*end).contains(&at)
+                });
+                assert!(filling.count() <= processors as usize, "at {at}");
             }
         }
     }
@@ -276,9 +261,6 @@ mod tests {
             job(3, Class::Fills, 20),
             job(4, Class::Fills, 4),
             job(5, Class::Alone, 1),
-            job(6, Class::Quiet, 3),
-            job(7, Class::Quiet, 1),
-            job(8, Class::Quiet, 1),
         ];
         let all = simulate(&jobs, 2);
         assert_eq!(
@@ -289,10 +271,7 @@ mod tests {
                 (4, 0, 4),
                 (2, 4, 7),
                 (1, 5, 10),
-                (6, 20, 23),
-                (7, 20, 21),
-                (8, 21, 22),
-                (5, 23, 24)
+                (5, 20, 21)
             ]
         );
         let mut schedule = Schedule::new(jobs, 2);
