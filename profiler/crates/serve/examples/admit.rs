@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     admission.may_listen(address)?;
     let _client = TcpStream::connect(address)?;
     let (socket, peer) = listener.accept()?;
-    match admission.admit(socket.local_addr()?, peer) {
+    match admission.admit(&socket, peer) {
         Ok(user) => println!("admitted, of user {user:?}"),
         Err(refusal) => println!("refused: {refusal}"),
     }

@@ -1,6 +1,6 @@
 //! Who may talk to a server: on loopback, by the owner of the peer's socket.
 //!
-//! The two addresses of an accepted connection -> admitted, or a [`Refusal`] that says what to do.
+//! An accepted connection -> admitted, or a [`Refusal`] that says what to do.
 //! Any process of a machine can connect to its loopback addresses, so an address says nothing about
 //! who it is; the kernel knows who owns the socket at the other end.
 //!
@@ -8,7 +8,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
+
+use rustix::net::{getpeername, getsockname};
 
 use crate::tcp_peer::{self, Socket};
 
@@ -110,9 +113,8 @@ impl Admission {
         }
     }
 
-    /// Whether the peer of a connection that was accepted at `local` is admitted; the owner of its
-    /// socket, if it is on this machine.
-    pub fn admit(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<u32>, Refusal> {
+    /// Whether the peer of an accepted connection is admitted; the owner of its socket, if it is on this machine.
+    pub fn admit(&self, connection: impl AsFd, peer: SocketAddr) -> Result<Option<u32>, Refusal> {
         if !is_loopback(peer.ip()) {
             return match self.remote {
                 true => Ok(None),
@@ -120,11 +122,21 @@ impl Admission {
             };
         }
         let failed = |source| Refusal::Table { peer, source };
+        let connection = connection.as_fd();
+        let local = getsockname(connection).map_err(io::Error::from);
+        let local = local.and_then(|local| Ok(SocketAddr::try_from(local)?));
+        let local = local.map_err(failed)?;
         for attempt in 0..TRIES {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            match tcp_peer::find(peer, local).map_err(failed)? {
+            let found = tcp_peer::find(peer, local).map_err(failed)?;
+            // Once a connection was reset, whoever comes next may have its port, and be found in place of who was
+            // there. While ours is open nobody else can.
+            if getpeername(connection).is_err() {
+                break;
+            }
+            match found {
                 Some(Socket { uid, .. }) if self.users.contains(&uid) => return Ok(Some(uid)),
                 Some(Socket { uid, .. }) => return Err(Refusal::User { peer, uid }),
                 None => {}
@@ -149,6 +161,9 @@ fn is_loopback(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 
     use super::*;
 
@@ -159,10 +174,7 @@ mod tests {
     }
 
     fn admit(admission: &Admission, accepted: &TcpStream) -> Result<Option<u32>, Refusal> {
-        admission.admit(
-            accepted.local_addr().unwrap(),
-            accepted.peer_addr().unwrap(),
-        )
+        admission.admit(accepted, accepted.peer_addr().unwrap())
     }
 
     #[test]
@@ -196,21 +208,78 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_port_of_one_that_was_reset_is_not_taken_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let first = TcpStream::connect(address).unwrap();
+        let port = first.local_addr().unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, port);
+        // Closing resets the connection, and the port is free at once.
+        sockopt::set_socket_linger(&first, Some(Duration::ZERO)).unwrap();
+        drop(first);
+        let second = connect_from(port, address);
+        match Admission::new([]).admit(&accepted, peer) {
+            Err(Refusal::Gone(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(peer, port);
+        let me = rustix::process::getuid().as_raw();
+        let admitted = Admission::new([]).admit(&accepted, peer).unwrap();
+        assert_eq!(admitted, Some(me));
+        drop(second);
+    }
+
+    fn connect_from(port: SocketAddr, to: SocketAddr) -> OwnedFd {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        bind(&socket, &port).unwrap();
+        connect(&socket, &to).unwrap();
+        socket
+    }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn who_is_bound_to_the_interface_is_found_as_well() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let name = c"lo".to_bytes_with_nul();
+        // SAFETY: the kernel reads so many bytes of `name`, which lives as long as the call.
+        let bound = unsafe {
+            libc::setsockopt(
+                ours.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_BINDTODEVICE,
+                name.as_ptr().cast(),
+                name.len() as libc::socklen_t,
+            )
+        };
+        if bound != 0 {
+            eprintln!("who_is_bound_to_the_interface_is_found_as_well skipped: not allowed");
+            return;
+        }
+        connect(&ours, &listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let me = rustix::process::getuid().as_raw();
+        assert_eq!(admit(&Admission::new([]), &accepted).unwrap(), Some(me));
+    }
+
+    #[test]
     fn other_machines_need_permission() {
         let admission = Admission::new([]);
-        let (local, peer) = (
-            "192.0.2.1:8765".parse().unwrap(),
-            "192.0.2.2:4000".parse().unwrap(),
-        );
+        let local = "192.0.2.1:8765".parse().unwrap();
+        let peer = "192.0.2.2:4000".parse().unwrap();
+        let (accepted, _ours) = connected("127.0.0.1:0").unwrap();
         assert!(matches!(
-            admission.admit(local, peer),
+            admission.admit(&accepted, peer),
             Err(Refusal::Remote(_))
         ));
         assert!(admission.may_listen(local).is_err());
         assert!(admission.may_listen("[::]:1".parse().unwrap()).is_err());
         assert!(admission.may_listen("127.0.0.2:1".parse().unwrap()).is_ok());
         let remote = admission.allow_remote(true);
-        assert!(matches!(remote.admit(local, peer), Ok(None)));
+        assert!(matches!(remote.admit(&accepted, peer), Ok(None)));
         assert!(remote.may_listen(local).is_ok());
     }
 

@@ -26,6 +26,7 @@ const MAX_LINES: usize = 4 << 20;
 pub(crate) struct Socket {
     local: (IpAddr, u16),
     remote: (IpAddr, u16),
+    state: u8,
     /// Bytes that came and were not read.
     pub(crate) unread: u64,
     /// Its owner.
@@ -41,7 +42,7 @@ pub(crate) fn find(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socke
         Ok(None) if matches!(ask(ours, its), Ok(Some(_))) => None,
         Ok(None) | Err(_) => read_tables(its, ours)?,
     };
-    Ok(socket.filter(|socket| socket.joins(its, ours) && socket.has_owner()))
+    Ok(socket.filter(|socket| socket.is_at_the_end(its, ours)))
 }
 
 /// An IPv4 address that is written as one of IPv6 is the one of IPv4.
@@ -56,8 +57,14 @@ impl Socket {
         self.inode != 0
     }
 
-    fn joins(&self, its: SocketAddr, ours: SocketAddr) -> bool {
-        self.local == plain(its) && self.remote == plain(ours)
+    /// Whether it is, or was, connected: who only tries to has the same addresses, but no connection.
+    fn was_connected(&self) -> bool {
+        !matches!(self.state, SYN_SENT | SYN_RECEIVED)
+    }
+
+    fn is_at_the_end(&self, its: SocketAddr, ours: SocketAddr) -> bool {
+        let joins = self.local == plain(its) && self.remote == plain(ours);
+        joins && self.was_connected() && self.has_owner()
     }
 }
 
@@ -87,6 +94,12 @@ const NLMSG_ERROR: u16 = 2;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const TCP: u8 = 6;
+/// The loopback interface of any network namespace: what comes from this machine comes over it, also from sockets that
+/// are bound to it.
+const LOOPBACK: u32 = 1;
+/// States of a connection that is only asked for.
+const SYN_SENT: u8 = 2;
+const SYN_RECEIVED: u8 = 3;
 
 /// A header of netlink, then `inet_diag_req_v2`.
 fn question(its: (IpAddr, u16), ours: (IpAddr, u16)) -> Vec<u8> {
@@ -116,8 +129,8 @@ fn question(its: (IpAddr, u16), ours: (IpAddr, u16)) -> Vec<u8> {
         };
         bytes.extend(octets);
     }
-    // On any interface, with any cookie.
-    bytes.extend([0; 4]);
+    bytes.extend(LOOPBACK.to_ne_bytes());
+    // With any cookie.
     bytes.extend([0xff; 8]);
     bytes
 }
@@ -146,7 +159,9 @@ fn answer(bytes: &[u8]) -> io::Result<Option<Socket>> {
 impl Socket {
     /// `family, state, timer, retransmits; ports, addresses, interface, cookie; expires, unread, unsent, uid, inode`
     fn of_answer(bytes: &[u8]) -> Option<Socket> {
-        let family = *bytes.first()?;
+        let &[family, state, ..] = bytes else {
+            return None;
+        };
         let word = |at: usize| -> Option<u32> {
             Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
         };
@@ -164,6 +179,7 @@ impl Socket {
         Some(Socket {
             local: (address(8)?, port(4)?),
             remote: (address(24)?, port(6)?),
+            state,
             unread: word(56)?.into(),
             uid: word(64)?,
             inode: word(68)?.into(),
@@ -190,8 +206,7 @@ fn read_tables(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> 
 fn find_line(table: impl BufRead, its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> {
     for line in table.lines().skip(1).take(MAX_LINES) {
         if let Some(socket) = Socket::of_line(&line?)
-            && socket.joins(its, ours)
-            && socket.has_owner()
+            && socket.is_at_the_end(its, ours)
         {
             return Ok(Some(socket));
         }
@@ -205,13 +220,15 @@ impl Socket {
         let mut fields = line.split_ascii_whitespace();
         let local = address(fields.nth(1)?)?;
         let remote = address(fields.next()?)?;
-        let (_, unread) = fields.nth(1)?.split_once(':')?;
+        let state = u8::from_str_radix(fields.next()?, 16).ok()?;
+        let (_, unread) = fields.next()?.split_once(':')?;
         let unread = u64::from_str_radix(unread, 16).ok()?;
         let uid = fields.nth(2)?.parse().ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
         Some(Socket {
             local,
             remote,
+            state,
             unread,
             uid,
             inode,

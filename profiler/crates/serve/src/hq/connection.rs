@@ -163,15 +163,9 @@ pub(super) fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) {
         log::debug!("{peer}: {error}");
         return;
     }
-    let admitted = stream.local_addr().map_err(|error| error.to_string());
-    let admitted = admitted.and_then(|local| {
-        let admission = &shared.options.admission;
-        admission
-            .admit(local, peer)
-            .map_err(|error| error.to_string())
-    });
-    if let Err(reason) = admitted {
+    if let Err(refusal) = shared.options.admission.admit(&stream, peer) {
         // Nobody who is not admitted is told anything.
+        let reason = refusal.to_string();
         shared.tell(HqEvent::Refused { peer, reason });
         return;
     }

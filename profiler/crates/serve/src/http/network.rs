@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -300,8 +301,12 @@ async fn connect_tcp(
         Err(error) => return log::debug!("{address} has gone: {error}"),
     };
     let admission = serving.options.admission.clone();
-    // It reads tables of the kernel, and may wait.
-    let uid = match spawn_blocking(move || admission.admit(local, address)).await {
+    let connection = match stream.as_fd().try_clone_to_owned() {
+        Ok(connection) => connection,
+        Err(error) => return log::debug!("{address} was not admitted: {error}"),
+    };
+    // It may read tables of the kernel, and wait.
+    let uid = match spawn_blocking(move || admission.admit(connection, address)).await {
         Ok(Ok(uid)) => uid,
         Ok(Err(refusal)) => return serving.refuse(&refusal.to_string()),
         Err(error) => return log::debug!("{address} was not admitted: {error}"),

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -258,10 +259,10 @@ async fn connect(
     _permit: OwnedSemaphorePermit,
 ) {
     let admission = serving.admission.clone();
-    let admitted = match stream.local_addr() {
-        // It reads tables of the kernel, and may wait.
-        Ok(local) => spawn_blocking(move || admission.admit(local, address)).await,
-        Err(error) => return log::debug!("{address} has gone: {error}"),
+    let admitted = match stream.as_fd().try_clone_to_owned() {
+        // It may read tables of the kernel, and wait.
+        Ok(connection) => spawn_blocking(move || admission.admit(connection, address)).await,
+        Err(error) => return log::debug!("{address} was not admitted: {error}"),
     };
     let uid = match admitted {
         Ok(Ok(uid)) => uid,
