@@ -14,6 +14,7 @@ use profiler_serve::hq::HqOptions;
 use profiler_target::user::User;
 use profiler_wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, DEFAULT_PORT};
 
+use super::target_words::uid;
 use super::{Common, values};
 
 /// Less than this has no room for a few runs.
@@ -92,9 +93,8 @@ pub(super) struct HqArgs {
 pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
     let mut users = Vec::new();
     for name in &args.allow_user {
-        let user = User::find(name);
-        let unknown = || Failure::usage(format!("there is no user '{name}' here"));
-        users.push(user.ok_or_else(unknown)?.uid);
+        let unknown = |_| Failure::usage(format!("there is no user '{name}' here"));
+        users.push(uid(name).map_err(unknown)?);
     }
     // Started by sudo, it was started by the user behind it.
     users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));

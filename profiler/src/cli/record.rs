@@ -206,8 +206,12 @@ fn summarize(finished: &Finished, verbose: bool) {
     }
     // Events and what a filter lets through say nothing of who else had the processors.
     let mut sources = finished.sources.iter();
-    let sees_load = finished.sees_all && sources.all(|source| source.unit != Unit::Events);
-    if let Some(line) = idle(finished.samples, finished.own_samples, sees_load) {
+    let load = match finished.sees_all && sources.all(|source| source.unit != Unit::Events) {
+        true if finished.samples > most_samples(finished) / 4 => Load::Much,
+        true => Load::Little,
+        false => Load::Unknown,
+    };
+    if let Some(line) = own_part(finished.samples, finished.own_samples, load) {
         say!("{line}");
     }
     for line in Facts::of(finished).lines(verbose) {
@@ -291,15 +295,37 @@ fn is_all(nothing_lost: bool, misses_calls: bool, samples: bool) -> &'static str
     }
 }
 
-/// What is said if little happened but the recording itself; `sees_load`: all that ran was recorded.
-fn idle(samples: u64, own_samples: u64, sees_load: bool) -> Option<String> {
-    let what = match sees_load {
-        true => "the machine was idle",
-        false => "little was recorded",
+/// How much of the processors' time all that ran had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Not all that ran was recorded.
+    Unknown,
+    /// Less than a quarter.
+    Little,
+    /// More than that.
+    Much,
+}
+
+/// Samples of processors that are never idle; no bound where their number does not follow from the time.
+fn most_samples(finished: &Finished) -> u64 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let rates = finished.sources.iter().map(|source| source.frequency_hz);
+    let rate: Option<u64> = rates.sum();
+    rate.map_or(u64::MAX, |rate| {
+        (finished.elapsed.as_secs_f64() * rate as f64 * processors as f64) as u64
+    })
+}
+
+/// What is said if most of what was recorded is the recording itself.
+fn own_part(samples: u64, own_samples: u64, load: Load) -> Option<String> {
+    let (what, remedy) = match load {
+        Load::Unknown => ("little was recorded", ""),
+        Load::Little => ("the machine was idle", ""),
+        Load::Much => ("recording took most of the time", "a lower -F takes less, "),
     };
     (own_samples > samples / 2).then(|| {
         format!(
-            "{what}: {} of {} are of the profiler itself (--no-self leaves them out)",
+            "{what}: {} of {} are of the profiler itself ({remedy}--no-self leaves them out)",
             quantity::count(own_samples),
             quantity::plural(samples, "sample"),
         )
@@ -406,9 +432,17 @@ mod tests {
 
     #[test]
     fn a_machine_is_idle_when_most_is_the_profiler() {
-        let filtered = idle(1_021, 1_011, false);
+        let filtered = own_part(1_021, 1_011, Load::Unknown);
         assert!(filtered.is_some_and(|line| line.starts_with("little was recorded: 1,011 of")));
-        let idle = |samples, own| idle(samples, own, true);
+        let busy = own_part(49_326, 30_399, Load::Much);
+        assert_eq!(
+            busy.as_deref(),
+            Some(
+                "recording took most of the time: 30,399 of 49,326 samples are of the profiler itself \
+                 (a lower -F takes less, --no-self leaves them out)"
+            )
+        );
+        let idle = |samples, own| own_part(samples, own, Load::Little);
         assert_eq!(idle(0, 0), None);
         assert_eq!(idle(20, 10), None);
         assert_eq!(

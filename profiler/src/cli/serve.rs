@@ -26,6 +26,7 @@ use profiler_trace::pattern::{Pattern, PatternError};
 use super::activation::{Given, SYSTEMD, Sockets};
 use super::stacks::StackArgs;
 use super::target::NameArgs;
+use super::target_words::uid;
 #[cfg(feature = "rdp")]
 use super::trace::{Budget, budget};
 use super::values::{Speed, speed};
@@ -396,9 +397,8 @@ impl AccessArgs {
     fn admitted(&self) -> Result<Admission, Failure> {
         let mut users = Vec::new();
         for name in &self.allow_user {
-            let user = User::find(name);
-            let unknown = || Failure::usage(format!("there is no user '{name}' here"));
-            users.push(user.ok_or_else(unknown)?.uid);
+            let unknown = |_| Failure::usage(format!("there is no user '{name}' here"));
+            users.push(uid(name).map_err(unknown)?);
         }
         // Started by sudo, it was started by the user behind it.
         users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));

@@ -332,7 +332,8 @@ fn unit(text: &str) -> Result<String, String> {
     }
 }
 
-fn uid(user: &str) -> Result<u32, Failure> {
+/// A user by name or by number; a number needs no account here.
+pub(super) fn uid(user: &str) -> Result<u32, Failure> {
     match user.parse() {
         Ok(uid) => Ok(uid),
         Err(_) => find_user(user).map(|user| user.uid),

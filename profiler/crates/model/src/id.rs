@@ -53,12 +53,21 @@ impl fmt::Display for Tid {
 /// Starts of one task that are told by the kernel and by /proc, which counts in ticks of 10 ms, differ
 /// by no more, in nanoseconds.
 pub const START_SLACK_NS: u64 = 25_000_000;
+/// Making a task takes no longer than this, also where its parent is put off.
+const FORK_SLACK_NS: u64 = 1_000_000_000;
 
 impl Timestamp {
     /// Whether a task that began at one of both times, whoever tells that, may be one that began at the
     /// other.
     pub fn is_same_start(self, other: Timestamp) -> bool {
         self.0.abs_diff(other.0) <= START_SLACK_NS
+    }
+
+    /// Whether a task of which the kernel told at this time that it was forked may be one that began then. The kernel
+    /// tells it when the task is made whole: longer after its beginning where its parent waited for a processor
+    /// meanwhile.
+    pub fn tells_of_start(self, began: Timestamp) -> bool {
+        self.is_same_start(began) || (began <= self && self.since(began) <= FORK_SLACK_NS)
     }
 
     /// Nanoseconds since `earlier`, 0 if that is later.

@@ -342,14 +342,6 @@ impl ProcessTable {
         self.processes.values()
     }
 
-    /// Whether a start time, as exact as /proc gives it, may be that of the process known by this
-    /// id.
-    pub(super) fn is_known(&self, pid: Pid, started: Timestamp) -> bool {
-        self.processes
-            .get(&pid)
-            .is_some_and(|known| known.started.is_same_start(started))
-    }
-
     /// Adds a process, in place of an earlier life of that id. Its main thread comes with it.
     pub(super) fn add(&mut self, process: ProcessState) {
         let (pid, started, comm) = (process.pid, process.started, process.comm);

@@ -326,8 +326,9 @@ impl Processes {
             return false;
         }
         let process = self.table.get(pid);
-        let same = self.table.is_known(pid, stat.started)
-            && process.is_some_and(|process| process.exited.is_none());
+        let same = process.is_some_and(|process| {
+            process.exited.is_none() && process.started.tells_of_start(stat.started)
+        });
         if !same {
             let started = stat.started.min(now);
             let mut process = ProcessState::new(pid, started, stat.comm);
@@ -448,8 +449,8 @@ impl Processes {
             if known.is_none_or(|thread| thread.exited || thread.started.since(at) == 0) {
                 self.table.add_thread(pid, tid, at, comm);
             }
-        } else if self.table.is_known(pid, at)
-            && process.is_some_and(|process| process.exited.is_none())
+        } else if process
+            .is_some_and(|process| process.exited.is_none() && at.tells_of_start(process.started))
         {
             // Forked between the start of side-band events and the snapshot, which has it.
         } else {

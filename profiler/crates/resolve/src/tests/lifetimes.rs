@@ -115,6 +115,32 @@ fn a_thread_that_ended_unseen_is_missed() {
 }
 
 #[test]
+fn a_fork_that_is_told_late_is_of_whom_the_snapshot_has() {
+    let waiting = Waiting::start("late-fork");
+    let pid = std::process::id();
+    let mut resolver = Resolver::new(whole_tree()).unwrap();
+    let mut out = Vec::new();
+    resolver.snapshot(now());
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19);
+    let ticks: u64 = ticks.unwrap().parse().unwrap();
+    let began = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    // As of a parent that had to wait for a processor when it had begun to make it.
+    let told = began + 200_000_000;
+    let mut events = vec![fork(told, 1, pid), exec(told + 1, pid, "late")];
+    resolver.resolve(&mut events, &mut out);
+    resolver.snapshot(now());
+    resolver.poll_symbols(&mut out);
+    let reader = read(out);
+    let lives = reader.tables.processes();
+    let lives: Vec<_> = lives
+        .filter(|(_, process)| process.pid == Pid(pid))
+        .collect();
+    assert_eq!(lives.len(), 1, "{lives:?}");
+    waiting.end();
+}
+
+#[test]
 fn the_thread_that_calls_exec_becomes_the_main_thread() {
     let id = pid(81);
     let mut resolver = Resolver::new(options()).unwrap();
