@@ -123,6 +123,12 @@ fn thread_cpu_ns(pid: u32, tid: u32) -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
+/// CPU time of the threads of a process so far.
+fn process_cpu_ns(pid: u32) -> u64 {
+    let threads = threads_of(pid).into_iter();
+    threads.map(|tid| thread_cpu_ns(pid, tid)).sum()
+}
+
 /// Drains until there are samples: at its limit the kernel stops a clock for a while, if its ticks take
 /// long.
 fn first_samples(probe: &mut Probe) -> Vec<RawEvent> {
@@ -458,39 +464,38 @@ fn descendants_stay_while_whom_they_stem_from_is_followed() {
     let mut parent = Workload::start(module_path!(), "spawns");
     let busy = Workload::start(module_path!(), "busy");
     let mut probe = Probe::attach(options()).unwrap();
-    let mut sampled_as = |processes: &[u32], followed: &[u32]| {
+    // Until those whom it is asked of had the processor.
+    let mut sampled_as = |processes: &[u32], followed: &[u32], of: &[u32]| {
         probe.adjust(Some(&following(processes, followed))).unwrap();
         forget(&mut probe);
-        sampled(&record_cpu_time(
-            &mut probe,
-            &[&busy],
-            Duration::from_millis(150),
-        ))
+        let time = Duration::from_millis(150);
+        let cpu_ns = || of.iter().map(|&pid| process_cpu_ns(pid)).collect();
+        sampled(&record_while(&mut probe, time, cpu_ns))
     };
     let (root, other) = (parent.pid(), busy.pid());
-    sampled_as(&[root, other], &[root]);
+    sampled_as(&[root, other], &[root], &[other]);
     let child = spawn_child(&mut parent);
     // Unnamed; named, but not followed for itself; unnamed again.
     for processes in [&[root, other][..], &[root, child, other], &[root, other]] {
-        let found = sampled_as(processes, &[root]);
+        let found = sampled_as(processes, &[root], &[child, other]);
         assert!(
             found.contains(&child) && found.contains(&other),
             "{found:?}"
         );
     }
     // Not followed any more: only if it is named.
-    assert!(sampled_as(&[root, child, other], &[]).contains(&child));
-    assert!(!sampled_as(&[root, other], &[]).contains(&child));
+    assert!(sampled_as(&[root, child, other], &[], &[child]).contains(&child));
+    assert!(!sampled_as(&[root, other], &[], &[child]).contains(&child));
     // Those that start then are nobody's.
     let second = spawn_child(&mut parent);
-    assert!(!sampled_as(&[root, other], &[]).contains(&second));
+    assert!(!sampled_as(&[root, other], &[], &[second]).contains(&second));
     // Its root ends, and is followed still.
-    sampled_as(&[root, other], &[root]);
+    sampled_as(&[root, other], &[root], &[other]);
     let third = spawn_child(&mut parent);
     drop(parent);
-    assert!(sampled_as(&[other], &[root]).contains(&third));
-    assert!(sampled_as(&[], &[root]).contains(&third));
-    assert!(!sampled_as(&[other], &[]).contains(&third));
+    assert!(sampled_as(&[other], &[root], &[third]).contains(&third));
+    assert!(sampled_as(&[], &[root], &[third]).contains(&third));
+    assert!(!sampled_as(&[other], &[], &[third]).contains(&third));
     for pid in [child, second, third] {
         let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

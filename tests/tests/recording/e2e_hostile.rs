@@ -13,6 +13,7 @@ use profiler_tests::recording::{Frame, Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
+use profiler_tests::undisturbed::leave_undisturbed;
 use profiler_tests::workload;
 use rustix::fs::inotify;
 use rustix::process::Signal;
@@ -452,6 +453,8 @@ fn servers_that_never_answer_hold_nothing_up() -> Outcome {
         let Some(process) = silent(&setting, test, kind)? else {
             return Ok(());
         };
+        // It is there for as many samples as are asked for below, whatever runs beside it.
+        leave_undisturbed(process.pid())?;
         let pid = process.pid().to_string();
         let from = Instant::now();
         let recorder = setting.start_recording(&["-F", "999", "-p", &pid, "-d", "1", mode])?;

@@ -11,6 +11,7 @@ use profiler_tests::Outcome;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::{at_least, share};
 use profiler_tests::workload::source_path;
+use rustix::process::Signal;
 
 const FLAGS: &[&str] = &["-O2", "-fno-optimize-sibling-calls"];
 
@@ -605,14 +606,15 @@ fn a_program_is_traced_by_what_it_was_called_as() -> Outcome {
         Ok(rows.iter().filter_map(|row| row["calls"].as_u64()).sum())
     };
     assert!(calls(&setting)? > 10);
-    let mut running = setting.start("called", Command::new(&link).arg("3000"))?;
+    let mut running = setting.start("called", Command::new(&link).arg("60000"))?;
     running.wait_until("a program", LIMIT, |running| {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", running.pid()));
         name.is_ok_and(|name| name.trim_end() == "called-as")
     })?;
     let pid = running.pid().to_string();
     setting.record(&[&trace[..], &["-d", "1", "-p", &pid]].concat())?;
-    running.end(LIMIT)?.success()?;
+    running.signal(Signal::TERM)?;
+    running.end(LIMIT)?;
     assert!(calls(&setting)? > 10);
     Ok(())
 }

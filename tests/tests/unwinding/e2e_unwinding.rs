@@ -775,6 +775,7 @@ fn what_is_gone_is_no_failure() -> Outcome {
                 "bprm_execve",
                 // Nothing of the new program is in memory before its first instruction.
                 "do_execveat_common",
+                "__x64_sys_execve",
             ],
         );
         // The kernel does not find the callers of its own indirect jumps (`__x86_indirect_thunk_*`).
