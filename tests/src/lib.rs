@@ -30,7 +30,6 @@ pub mod tcf_channel;
 pub mod tracefs;
 pub mod tracing;
 pub mod undisturbed;
-pub mod work;
 pub mod workload;
 pub mod xml;
 

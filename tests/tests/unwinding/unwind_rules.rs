@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
 use profiler_common::unwind::{
@@ -16,7 +16,6 @@ use profiler_common::unwind::{
 use profiler_tests::arbitrary::Random;
 use profiler_tests::fuzzing;
 use profiler_tests::fuzzing::unwind::{CODE, SECTION, TEXT, check, in_memory, with_sections};
-use profiler_tests::work::Work;
 use profiler_unwind::{BuildReport, Entry, Table, build_file};
 
 struct Folder(PathBuf);
@@ -400,10 +399,10 @@ fn hostile_sections_are_read_in_linear_time() {
 }
 
 fn timed(section: &[u8]) {
-    let work = Work::begin();
+    let begun = Instant::now();
     let (table, report) = built(section);
-    // Unoptimised it is below 2 s; quadratic time would be minutes.
-    assert!(work.spent() < Duration::from_secs(30), "{report:?}");
+    // Unoptimised and on a busy machine it is below 2 s; quadratic time would be minutes.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{report:?}");
     assert!(table.rows.len() <= section.len());
 }
 

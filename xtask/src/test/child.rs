@@ -13,9 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, setpriority_pgrp, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::process::cpu_of;
 
@@ -48,27 +46,10 @@ pub(super) struct Ended {
 pub(super) struct Handle {
     /// The process group; 0 while there is none.
     group: AtomicU32,
-    behind: AtomicBool,
     hung: AtomicBool,
 }
 
-/// How nice who lets others go before it is: beside one of them, it has a twentieth of the processor.
-const BEHIND: i32 = 13;
-
-fn set_behind(group: u32, behind: bool) {
-    if let Some(group) = Pid::from_raw(group.cast_signed()) {
-        // Without privileges there is no way back.
-        let _ = setpriority_pgrp(Some(group), if behind { BEHIND } else { 0 });
-    }
-}
-
 impl Handle {
-    /// Lets others go before it and all that it starts, or no longer so. Where that is not allowed, it stays as it is.
-    pub(super) fn set_behind(&self, behind: bool) {
-        self.behind.store(behind, Ordering::Relaxed);
-        set_behind(self.group.load(Ordering::Relaxed), behind);
-    }
-
     /// Ends it and all that it has started: it hangs.
     pub(super) fn kill(&self) {
         self.hung.store(true, Ordering::Relaxed);
@@ -94,9 +75,6 @@ pub(super) fn run(command: &mut Command, log: &Path, handle: &Handle) -> io::Res
         .process_group(0)
         .spawn()?;
     handle.group.store(child.id(), Ordering::Relaxed);
-    if handle.behind.load(Ordering::Relaxed) {
-        set_behind(child.id(), true);
-    }
     if handle.hung.load(Ordering::Relaxed) {
         // It was to end before it began.
         kill(child.id());
@@ -220,26 +198,6 @@ mod tests {
             ended.cpu > Duration::ZERO && ended.cpu <= ended.wall * 2,
             "{ended:?}"
         );
-    }
-
-    #[test]
-    fn who_goes_behind_others_takes_its_children_along_and_comes_back() {
-        let handle = Handle::default();
-        handle.set_behind(true);
-        // Until it was moved back it has its first niceness.
-        let script = "sleep 0.2; nice; while [ $(nice) = 13 ]; do sleep 0.01; done; nice";
-        let ended = std::thread::scope(|scope| {
-            let running = scope.spawn(|| shell(script, &handle));
-            std::thread::sleep(Duration::from_millis(500));
-            if rustix::process::geteuid().is_root() {
-                handle.set_behind(false);
-            } else {
-                handle.kill();
-            }
-            running.join().unwrap()
-        });
-        let root = rustix::process::geteuid().is_root();
-        assert_eq!(ended.output, if root { "13\n0\n" } else { "13\n" });
     }
 
     #[test]

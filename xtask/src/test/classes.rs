@@ -18,8 +18,6 @@ pub(super) enum Class {
     Beside(u32),
     /// Others, but none of the same line of the table, which this is; it takes half a processor.
     InTurn(usize),
-    /// Others, which go before it: it has what they leave of the processors.
-    Fills,
     /// Nothing.
     Alone,
     /// Nothing, and only with `--long`.
@@ -82,7 +80,6 @@ impl Classes {
                 "records" => Class::Beside(6),
                 "calculates" => Class::Beside(8),
                 "in-turn" => Class::InTurn(number),
-                "fills" => Class::Fills,
                 "alone" => Class::Alone,
                 "long" => Class::Long,
                 _ => return Err(wrong("no such class")),

@@ -53,12 +53,10 @@ impl Runner<'_> {
         let mut all = Vec::new();
         thread::scope(|scope| {
             let mut running: HashMap<usize, (Arc<Handle>, Instant)> = HashMap::new();
-            let mut are_behind = true;
             let ended = (|| -> io::Result<()> {
                 loop {
                     while let Some(test) = schedule.start() {
                         let handle = Arc::new(Handle::default());
-                        handle.set_behind(are_behind && schedule.fills(test));
                         let until = Instant::now() + self.limit(test);
                         running.insert(test, (Arc::clone(&handle), until));
                         progress.started(test, &self.tests[test].name)?;
@@ -70,13 +68,6 @@ impl Runner<'_> {
                     }
                     if running.is_empty() {
                         return Ok(());
-                    }
-                    if schedule.only_fills() && std::mem::take(&mut are_behind) {
-                        // Nobody is left to go before them, of ours.
-                        for (handle, until) in running.values_mut() {
-                            handle.set_behind(false);
-                            *until = Instant::now() + LIMIT;
-                        }
                     }
                     match receive.recv_timeout(TICK) {
                         Ok((test, ended)) => {
@@ -90,12 +81,8 @@ impl Runner<'_> {
                         Err(RecvTimeoutError::Disconnected) => return Ok(()),
                     }
                     let now = Instant::now();
-                    for (test, (handle, until)) in &running {
-                        // Who has what others leave may have to wait for them.
-                        let has_its_time = !are_behind || !schedule.fills(*test);
-                        if has_its_time && *until < now {
-                            handle.kill();
-                        }
+                    for (handle, _) in running.values().filter(|(_, until)| *until < now) {
+                        handle.kill();
                     }
                     if interrupted() {
                         return Err(io::Error::other("interrupted"));

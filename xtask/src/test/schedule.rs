@@ -2,8 +2,7 @@
 //!
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
 //! as long as the machine has room ([`room`]): each takes so many eighths of a processor; of those that take
-//! turns one at a time. Behind them, and without room of their own, run as many as there are processors of those that
-//! fill what is left. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
+//! turns one at a time. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
 //!
 //! What does not belong here: processes and clocks; a test is a number.
 
@@ -31,9 +30,7 @@ pub(super) struct Job {
 pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
-    fills: Vec<Job>,
     alone: Vec<Job>,
-    processors: usize,
     /// Eighths of processors that there are, and those that the running tests take.
     room: u32,
     taken: u32,
@@ -44,27 +41,15 @@ impl Schedule {
     /// A schedule for a machine with so many processors.
     pub(super) fn new(jobs: impl IntoIterator<Item = Job>, processors: usize) -> Schedule {
         let room = room(u32::try_from(processors).unwrap_or(1));
-        let [mut beside, mut fills, mut alone] = [const { Vec::new() }; 3];
-        for job in jobs {
-            let of_its_kind = match job.class {
-                Class::Beside(_) | Class::InTurn(_) => &mut beside,
-                Class::Fills => &mut fills,
-                Class::Alone | Class::Long => &mut alone,
-            };
-            of_its_kind.push(job);
-        }
+        let (mut alone, mut beside): (Vec<Job>, Vec<Job>) =
+            jobs.into_iter().partition(|job| job.class.is_alone());
         // Stable, so that tests of which nothing is known keep their order.
-        for jobs in [&mut beside, &mut fills, &mut alone] {
-            jobs.reverse();
-        }
-        for jobs in [&mut beside, &mut fills] {
-            jobs.sort_by_key(|job| job.expected);
-        }
+        beside.reverse();
+        alone.reverse();
+        beside.sort_by_key(|job| job.expected);
         Schedule {
             beside,
-            fills,
             alone,
-            processors: processors.max(1),
             room,
             taken: 0,
             running: HashMap::new(),
@@ -79,10 +64,6 @@ impl Schedule {
             .rposition(|job| self.may_start(job.class))
         {
             self.beside.remove(at)
-        } else if self.filling() < self.processors
-            && let Some(job) = self.fills.pop()
-        {
-            job
         } else if self.beside.is_empty() && self.running.is_empty() {
             self.alone.pop()?
         } else {
@@ -100,21 +81,6 @@ impl Schedule {
         }
     }
 
-    /// Whether nothing runs, or is to run beside others, but what fills.
-    pub(super) fn only_fills(&self) -> bool {
-        self.beside.is_empty() && self.filling() == self.running.len()
-    }
-
-    /// Whether this one runs, and has what others leave.
-    pub(super) fn fills(&self, test: usize) -> bool {
-        self.running.get(&test) == Some(&Class::Fills)
-    }
-
-    fn filling(&self) -> usize {
-        let running = self.running.values();
-        running.filter(|class| **class == Class::Fills).count()
-    }
-
     /// Whether there is room for a test that runs beside others, and it is its turn.
     fn may_start(&self, class: Class) -> bool {
         let in_turn = matches!(class, Class::InTurn(_));
@@ -126,7 +92,6 @@ impl Schedule {
         match class {
             Class::Beside(eighths) => eighths.min(self.room),
             Class::InTurn(_) => 4,
-            Class::Fills => 0,
             Class::Alone | Class::Long => self.room,
         }
     }
@@ -179,8 +144,7 @@ mod tests {
         };
         (0..500)
             .map(|test| {
-                let class = match random(9) {
-                    8 => Class::Fills,
+                let class = match random(8) {
                     0 => Class::Alone,
                     1 => Class::Long,
                     2 => Class::Beside(1),
@@ -239,51 +203,12 @@ mod tests {
                     .map(|(test, _, _)| match jobs[*test].class {
                         Class::Beside(eighths) => eighths.min(room(processors)),
                         Class::InTurn(_) => 4,
-                        Class::Fills => 0,
                         Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
                 assert!(taken <= room(processors), "{taken} at {at}");
-                let filling = all.iter().filter(|(test, start, end)| {
-                    jobs[*test].class == Class::Fills && (*start..*end).contains(&at)
-                });
-                assert!(filling.count() <= processors as usize, "at {at}");
             }
         }
-    }
-
-    #[test]
-    fn what_fills_takes_no_room_and_ends_before_what_runs_alone() {
-        let jobs = [
-            job(0, Class::Beside(20), 5),
-            job(1, Class::Beside(20), 5),
-            job(2, Class::Fills, 3),
-            job(3, Class::Fills, 20),
-            job(4, Class::Fills, 4),
-            job(5, Class::Alone, 1),
-        ];
-        let all = simulate(&jobs, 2);
-        assert_eq!(
-            all,
-            [
-                (0, 0, 5),
-                (3, 0, 20),
-                (4, 0, 4),
-                (2, 4, 7),
-                (1, 5, 10),
-                (5, 20, 21)
-            ]
-        );
-        let mut schedule = Schedule::new(jobs, 2);
-        assert!(!schedule.only_fills());
-        while let Some(test) = schedule.start() {
-            assert!(!schedule.only_fills(), "{test}");
-        }
-        schedule.ended(0);
-        assert!(!schedule.only_fills(), "one is to come");
-        assert_eq!(schedule.start(), Some(1));
-        schedule.ended(1);
-        assert!(schedule.only_fills());
     }
 
     #[test]
