@@ -11,10 +11,9 @@ use profiler_capture::Existing;
 use profiler_model::text::parse_duration;
 use profiler_serve::admission::Admission;
 use profiler_serve::hq::HqOptions;
-use profiler_target::user::User;
 use profiler_wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, DEFAULT_PORT};
 
-use super::target_words::uid;
+use super::target_words::admitted_users;
 use super::{Common, values};
 
 /// Less than this has no room for a few runs.
@@ -91,13 +90,7 @@ pub(super) struct HqArgs {
 
 /// Receives until it is told to end; returns the exit status.
 pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
-    let mut users = Vec::new();
-    for name in &args.allow_user {
-        let unknown = |_| Failure::usage(format!("there is no user '{name}' here"));
-        users.push(uid(name).map_err(unknown)?);
-    }
-    // Started by sudo, it was started by the user behind it.
-    users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
+    let users = admitted_users(&args.allow_user)?;
     let budget = i32::try_from(args.budget);
     let budget = budget.map_err(|_| Failure::usage("--budget: at most 2G less one byte"))?;
     let memory = args

@@ -26,7 +26,7 @@ use profiler_trace::pattern::{Pattern, PatternError};
 use super::activation::{Given, SYSTEMD, Sockets};
 use super::stacks::StackArgs;
 use super::target::NameArgs;
-use super::target_words::uid;
+use super::target_words::admitted_users;
 #[cfg(feature = "rdp")]
 use super::trace::{Budget, budget};
 use super::values::{Speed, speed};
@@ -395,13 +395,7 @@ impl AccessArgs {
 impl AccessArgs {
     /// Those whose processes are admitted.
     fn admitted(&self) -> Result<Admission, Failure> {
-        let mut users = Vec::new();
-        for name in &self.allow_user {
-            let unknown = |_| Failure::usage(format!("there is no user '{name}' here"));
-            users.push(uid(name).map_err(unknown)?);
-        }
-        // Started by sudo, it was started by the user behind it.
-        users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
+        let users = admitted_users(&self.allow_user)?;
         Ok(Admission::new(users).allow_remote(self.allow_remote))
     }
 

@@ -333,11 +333,23 @@ fn unit(text: &str) -> Result<String, String> {
 }
 
 /// A user by name or by number; a number needs no account here.
-pub(super) fn uid(user: &str) -> Result<u32, Failure> {
+fn uid(user: &str) -> Result<u32, Failure> {
     match user.parse() {
         Ok(uid) => Ok(uid),
         Err(_) => find_user(user).map(|user| user.uid),
     }
+}
+
+/// Users that may connect to what listens here: those who are named, and who is behind sudo.
+pub(super) fn admitted_users(named: &[String]) -> Result<Vec<u32>, Failure> {
+    let mut users = Vec::new();
+    for name in named {
+        let unknown = |_| Failure::usage(format!("there is no user '{name}' here"));
+        users.push(uid(name).map_err(unknown)?);
+    }
+    // Started by sudo, it was started by the user behind it.
+    users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
+    Ok(users)
 }
 
 pub(super) fn find_user(name: &str) -> Result<User, Failure> {

@@ -123,12 +123,6 @@ fn thread_cpu_ns(pid: u32, tid: u32) -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// CPU time of the threads of a process so far.
-fn process_cpu_ns(pid: u32) -> u64 {
-    let threads = threads_of(pid).into_iter();
-    threads.map(|tid| thread_cpu_ns(pid, tid)).sum()
-}
-
 /// Drains until there are samples: at its limit the kernel stops a clock for a while, if its ticks take
 /// long.
 fn first_samples(probe: &mut Probe) -> Vec<RawEvent> {

@@ -12,6 +12,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::{getpeername, getsockname};
+#[cfg(feature = "fronts")]
+use tokio::task::spawn_blocking;
 
 use crate::tcp_peer::{self, Socket};
 
@@ -144,6 +146,17 @@ impl Admission {
         }
         Err(Refusal::Gone(peer))
     }
+
+    /// The same for who runs futures: it may read tables of the kernel, and wait.
+    #[cfg(feature = "fronts")]
+    pub(crate) async fn admit_aside(
+        &self,
+        connection: impl AsFd,
+        peer: SocketAddr,
+    ) -> io::Result<Result<Option<u32>, Refusal>> {
+        let (admission, connection) = (self.clone(), connection.as_fd().try_clone_to_owned()?);
+        Ok(spawn_blocking(move || admission.admit(connection, peer)).await?)
+    }
 }
 
 /// Compares all of a token, so that the time says nothing about where they differ.
@@ -166,12 +179,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 
     use super::*;
-
-    fn connected(address: &str) -> Option<(TcpStream, TcpStream)> {
-        let listener = TcpListener::bind(address).ok()?;
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        Some((listener.accept().unwrap().0, ours))
-    }
+    use crate::tcp_peer::tests::connected;
 
     fn admit(admission: &Admission, accepted: &TcpStream) -> Result<Option<u32>, Refusal> {
         admission.admit(accepted, accepted.peer_addr().unwrap())

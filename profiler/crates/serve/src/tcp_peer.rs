@@ -1,8 +1,8 @@
 //! The two addresses of a TCP connection of this machine -> the socket at its other end: whose it is, and what was not read.
 //!
 //! The kernel is asked for that one socket by its addresses (sock_diag), which takes microseconds however many there
-//! are. Where it can't be asked so, its table of all sockets is read, which takes as long as that is large: some ten
-//! milliseconds on a small machine that is idle, since empty rows count.
+//! are. Where it can't be asked so, its table of all sockets is read, which takes as long as that is large: milliseconds
+//! also on a small machine that is idle, since empty rows count.
 //!
 //! Only the network namespace of the calling thread is looked at, which is the one that its loopback connections come
 //! from. Sizes are bytes.
@@ -103,7 +103,7 @@ const SYN_RECEIVED: u8 = 3;
 
 /// A header of netlink, then `inet_diag_req_v2`.
 fn question(its: (IpAddr, u16), ours: (IpAddr, u16)) -> Vec<u8> {
-    const LENGTH: u32 = 16 + 56;
+    const LENGTH: u32 = HEADER as u32 + 56;
     let family = match its.0 {
         IpAddr::V4(_) => AF_INET,
         IpAddr::V6(_) => AF_INET6,
@@ -257,14 +257,14 @@ fn address(text: &str) -> Option<(IpAddr, u16)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
     /// Both ends of a connection: accepted, and connected.
-    fn connected(address: &str) -> Option<(TcpStream, TcpStream)> {
+    pub(crate) fn connected(address: &str) -> Option<(TcpStream, TcpStream)> {
         let listener = TcpListener::bind(address).ok()?;
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         Some((listener.accept().unwrap().0, ours))

@@ -96,14 +96,10 @@ impl World {
                     pid: process.pid,
                     started: process.started,
                 };
-                let before = self.lives.insert(life.pid, life);
-                // /proc and the kernel's events tell the start of one process a little differently.
-                let before = before.filter(|before| before.started.is_same_start(life.started));
-                let before = before.and_then(|before| self.processes.remove(&before));
-                let threads = before.map(|before| before.threads).unwrap_or_default();
-                let present = self.processes.entry(life);
-                let present = present.or_insert(Present { id, threads });
-                present.id = id;
+                self.lives.insert(life.pid, life);
+                let threads = BTreeMap::new();
+                let present = Present { id, threads };
+                self.processes.entry(life).or_insert(present).id = id;
                 self.changes += 1;
             }
             if let Some(id) = thread.and_then(|id| Epoch::thread(ids, id))
@@ -219,64 +215,4 @@ fn key(tables: &Tables, id: ThreadId) -> Option<ThreadKey> {
         },
         tid: thread.tid,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name() -> Definition {
-        Definition::String(StringId::from_index(0), "it".into())
-    }
-
-    fn process(id: usize, started: u64) -> Definition {
-        let process = Process {
-            pid: Pid(7),
-            started: Timestamp(started),
-            parent: None,
-            name: StringId::from_index(0),
-            executable: None,
-            command: None,
-            namespace_pids: Vec::new(),
-            uid: None,
-            cgroup: None,
-            container: None,
-        };
-        Definition::Process(ProcessId::from_index(id), process)
-    }
-
-    fn thread(id: usize, process: usize, tid: u32) -> Definition {
-        let thread = Thread {
-            process: ProcessId::from_index(process),
-            tid: Tid(tid),
-            started: Timestamp(5),
-            name: StringId::from_index(0),
-        };
-        Definition::Thread(ThreadId::from_index(id), thread)
-    }
-
-    #[test]
-    fn a_process_whose_start_is_told_otherwise_keeps_its_threads() {
-        let mut world = World::new(false);
-        let first = vec![
-            name(),
-            process(0, 1_000_000_000),
-            thread(0, 0, 7),
-            thread(1, 0, 8),
-        ];
-        world.define(0, first);
-        world.define(0, vec![process(1, 1_012_345_678), thread(2, 1, 7)]);
-        assert_eq!(world.processes().count(), 1);
-        let life = world.life(Pid(7)).unwrap();
-        assert_eq!(life.started.0, 1_012_345_678);
-        let tids = |world: &World, life| -> Vec<u32> {
-            let threads = world.threads(life).into_iter();
-            threads.map(|(key, _)| key.tid.0).collect()
-        };
-        assert_eq!(tids(&world, life), [7, 8]);
-        // Another one that has got its id has threads of its own.
-        world.define(0, vec![process(2, 3_000_000_000), thread(3, 2, 7)]);
-        let life = world.life(Pid(7)).unwrap();
-        assert_eq!(tids(&world, life), [7]);
-    }
 }

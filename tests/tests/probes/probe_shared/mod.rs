@@ -66,12 +66,17 @@ impl Workload {
 
     /// CPU time of all its threads so far.
     pub fn cpu_ns(&self) -> u64 {
-        fs::read_dir(format!("/proc/{}/task", self.pid()))
-            .unwrap()
-            .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
-            .map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum()
+        process_cpu_ns(self.pid())
     }
+}
+
+/// CPU time of all threads of a process so far.
+pub fn process_cpu_ns(pid: u32) -> u64 {
+    fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
+        .map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
 }
 
 impl Drop for Workload {

@@ -121,12 +121,9 @@ fn a_fork_that_is_told_late_is_of_whom_the_snapshot_has() {
     let mut resolver = Resolver::new(whole_tree()).unwrap();
     let mut out = Vec::new();
     resolver.snapshot(now());
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19);
-    let ticks: u64 = ticks.unwrap().parse().unwrap();
-    let began = ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    let stat = proc_fs::process_stat(Pid(pid), &proc_fs::Clocks::read()).unwrap();
     // As of a parent that had to wait for a processor when it had begun to make it.
-    let told = began + 200_000_000;
+    let told = stat.started.0 + 200_000_000;
     let mut events = vec![fork(told, 1, pid), exec(told + 1, pid, "late")];
     resolver.resolve(&mut events, &mut out);
     resolver.snapshot(now());

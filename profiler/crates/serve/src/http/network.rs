@@ -8,7 +8,6 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -26,7 +25,7 @@ use hyper::{Request, Response};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 use tokio_rustls::TlsAcceptor;
 
@@ -300,13 +299,8 @@ async fn connect_tcp(
         Ok(local) => local,
         Err(error) => return log::debug!("{address} has gone: {error}"),
     };
-    let admission = serving.options.admission.clone();
-    let connection = match stream.as_fd().try_clone_to_owned() {
-        Ok(connection) => connection,
-        Err(error) => return log::debug!("{address} was not admitted: {error}"),
-    };
-    // It may read tables of the kernel, and wait.
-    let uid = match spawn_blocking(move || admission.admit(connection, address)).await {
+    let admission = &serving.options.admission;
+    let uid = match admission.admit_aside(&stream, address).await {
         Ok(Ok(uid)) => uid,
         Ok(Err(refusal)) => return serving.refuse(&refusal.to_string()),
         Err(error) => return log::debug!("{address} was not admitted: {error}"),

@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
@@ -258,13 +257,7 @@ async fn connect(
     address: SocketAddr,
     _permit: OwnedSemaphorePermit,
 ) {
-    let admission = serving.admission.clone();
-    let admitted = match stream.as_fd().try_clone_to_owned() {
-        // It may read tables of the kernel, and wait.
-        Ok(connection) => spawn_blocking(move || admission.admit(connection, address)).await,
-        Err(error) => return log::debug!("{address} was not admitted: {error}"),
-    };
-    let uid = match admitted {
+    let uid = match serving.admission.admit_aside(&stream, address).await {
         Ok(Ok(uid)) => uid,
         Ok(Err(refusal)) => return serving.refuse(&refusal.to_string()),
         Err(error) => return log::debug!("{address} was not admitted: {error}"),
