@@ -187,6 +187,16 @@ impl Drop for Setting {
     }
 }
 
+/// Whether this test was built with `--release`.
+pub fn is_release() -> bool {
+    std::env::current_exe().is_ok_and(|exe| exe.starts_with(workload::target().join("release")))
+}
+
+/// The folder of `target` that what this test was built with is in.
+pub fn profile() -> &'static str {
+    if is_release() { "release" } else { "debug" }
+}
+
 /// The profiler of the profile that this test was built with, up to date. `PROFILER_BIN` names
 /// another one.
 pub fn profiler() -> io::Result<&'static Path> {
@@ -195,22 +205,19 @@ pub fn profiler() -> io::Result<&'static Path> {
         if let Some(path) = std::env::var_os("PROFILER_BIN") {
             return Ok(path.into());
         }
-        let release = std::env::current_exe()
-            .is_ok_and(|exe| exe.starts_with(workload::target().join("release")));
         let mut cargo = workload::cargo();
         // Together with the tests' own package: alone it would ask for fewer features of what it depends
         // on, and most of it would be built a second time.
         cargo
             .args(["build", "--quiet", "--bin", "profiler"])
             .args(["--package", "profiler", "--package", "profiler-tests"])
-            .args(release.then_some("--release"))
+            .args(is_release().then_some("--release"))
             .arg("--target-dir")
             .arg(workload::target())
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         match cargo.output() {
             Ok(run) if run.status.success() => {
-                let profile = if release { "release" } else { "debug" };
-                Ok(workload::target().join(profile).join("profiler"))
+                Ok(workload::target().join(profile()).join("profiler"))
             }
             Ok(run) => Err(String::from_utf8_lossy(&run.stderr).into_owned()),
             Err(error) => Err(format!("failed to run cargo: {error}")),

@@ -49,6 +49,9 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    if let Some(failed) = test::compiler::run_if_called_for() {
+        return failed;
+    }
     let io = |error: std::io::Error| Failure(error.to_string());
     let result = match Arguments::parse().verb {
         Verb::Setup => setup::run(),

@@ -515,7 +515,7 @@ fn sections(file: &[u8]) -> io::Result<Vec<u8>> {
     let items = (SECTIONS.len(), Cow::Owned(items.repeat(8)));
     let found = SECTIONS.iter().enumerate().filter_map(|(number, name)| {
         let section = file.section_by_name(name)?;
-        Some((number, section.uncompressed_data().ok()?))
+        Some((number, Cow::Borrowed(section.data().ok()?)))
     });
     for (number, contents) in found.chain([items]) {
         seed.push(number as u8);

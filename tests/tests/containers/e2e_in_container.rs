@@ -17,7 +17,7 @@ use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, NOW_AND_THEN, Root, functions, in_path};
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Frame, Recording, Sample};
-use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::setting::{self, LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload;
@@ -43,7 +43,9 @@ fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
         let mut cargo = workload::cargo();
         cargo
             .args(["rustc", "--package", "profiler-tests"])
-            .args(["--bin", "profiler-static", "--target-dir"])
+            .args(["--bin", "profiler-static"])
+            .args(setting::is_release().then_some("--release"))
+            .arg("--target-dir")
             .arg(&folder)
             .args([
                 "--",
@@ -68,7 +70,7 @@ fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
                 "features differ, so these were built twice: {twice:?}"
             ));
         }
-        Ok(folder.join("debug/profiler-static"))
+        Ok(folder.join(setting::profile()).join("profiler-static"))
     });
     let path = built.clone()?;
     use object::{Object, read::elf::ElfFile64};

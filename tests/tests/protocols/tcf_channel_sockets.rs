@@ -19,7 +19,7 @@ use profiler_serve::machine::NoMachine;
 use profiler_serve::tcf::{Limits, ServeSummary, Server, TcfError, TcfOptions};
 use profiler_serve::tls::TlsOptions;
 use profiler_tests::tcf_channel::{CLIENT_HELLO, HELLO, answers, command, options};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 const END: &[u8] = b"\x03\x02\0\x03\x01";
@@ -33,8 +33,12 @@ fn start(options: TcfOptions) -> Result<Server, TcfError> {
     Server::start(any, options, Box::new(NoMachine))
 }
 
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 fn finish(server: Server) -> ServeSummary {
-    let runtime = Runtime::new().unwrap();
+    let runtime = runtime();
     runtime.block_on(server.finish(Duration::from_secs(5)))
 }
 
@@ -107,7 +111,7 @@ fn clients_are_served_and_told_of_the_end() {
 #[test]
 fn orders_come_and_commands_wait_for_batches() {
     let mut server = start(options(Limits::default())).unwrap();
-    let runtime = Runtime::new().unwrap();
+    let runtime = runtime();
     let order = |server: &mut Server| {
         let order = runtime.block_on(async { timeout(LIMIT, server.order()).await });
         match order.unwrap() {

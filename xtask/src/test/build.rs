@@ -1,8 +1,8 @@
 //! The workspace -> its test executables and the profiler, built while packages are installed.
 //!
-//! One call of cargo for the tests, one for the program. End-to-end tests run the program that users run, as
-//! `cargo run --release` builds it; with `--debug` that of the tests' own profile, which is sooner there after a
-//! change: then both calls select the whole workspace, so nothing is built twice with different features.
+//! One call of cargo for the tests, one for the program, of one profile. That is the release: end-to-end tests run the
+//! program that users run, tests call what is in it, and what `cargo run --release` built is there already.
+//! `--debug` has both of the profile that is built sooner after a change.
 //!
 //! What does not belong here: which packages tests need (`setup`), what the executables hold (`list`).
 
@@ -58,14 +58,18 @@ pub(super) fn build(root: &Path, long: bool, debug: bool) -> io::Result<Built> {
 }
 
 fn build_all(root: &Path, debug: bool) -> io::Result<(Vec<Executable>, PathBuf)> {
-    let tests = cargo(root, &["test", "--workspace", "--tests", "--no-run"])?;
+    let tests: &[&str] = &["test", "--workspace", "--tests", "--no-run", "--release"];
+    let tests = match debug {
+        true => cargo(root, &tests[..tests.len() - 1], |_| Ok(())),
+        false => cargo(root, tests, super::compiler::wrap),
+    }?;
     let mut executables = executables_in(&tests);
     executables.sort_by(|a, b| a.name.cmp(&b.name));
     let program: &[&str] = match debug {
         true => &["build", "--workspace", "--bin", "profiler"],
         false => crate::budgets::RELEASE,
     };
-    let programs = cargo(root, program)?;
+    let programs = cargo(root, program, |_| Ok(()))?;
     let profiler = messages(&programs)
         .filter(|message| message["target"]["name"] == "profiler")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
@@ -74,8 +78,14 @@ fn build_all(root: &Path, debug: bool) -> io::Result<(Vec<Executable>, PathBuf)>
 }
 
 /// Runs cargo, which says on standard error what it does. Gives its messages.
-fn cargo(root: &Path, arguments: &[&str]) -> io::Result<String> {
-    let output = crate::process::cargo()
+fn cargo(
+    root: &Path,
+    arguments: &[&str],
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> io::Result<String> {
+    let mut cargo = crate::process::cargo();
+    prepare(&mut cargo)?;
+    let output = cargo
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root)

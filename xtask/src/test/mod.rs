@@ -12,6 +12,7 @@ mod again;
 mod build;
 mod child;
 mod classes;
+pub(crate) mod compiler;
 mod interrupt;
 mod list;
 mod progress;

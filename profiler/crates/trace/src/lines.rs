@@ -199,23 +199,4 @@ mod tests {
         assert_eq!(end_of_program(&huge, 0), None);
         assert_eq!(end_of_program(&huge, 100), None);
     }
-
-    #[test]
-    fn our_own_functions_have_lines() {
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let object = Object::read(&file, None, "self").unwrap();
-        let name = "our_own_functions_have_lines";
-        let function = object
-            .functions()
-            .iter()
-            .find(|function| function.name.ends_with(name));
-        let address = function.unwrap().address;
-        let (mut line, mut none) = (0, 0);
-        find(&object, vec![(address, &mut line), (1, &mut none)]);
-        let text: Vec<&str> = include_str!("lines.rs").lines().collect();
-        // Rust gives the line of the attribute or that of the name.
-        let near = &text[line as usize - 1..][..2];
-        assert!(near.iter().any(|text| text.contains(name)), "{line}");
-        assert_eq!(none, 0);
-    }
 }

@@ -42,8 +42,8 @@ pub(crate) fn rows(file: &[u8]) -> BTreeMap<u64, Vec<Row>> {
         .set_eh_frame(section.address())
         .set_text(address(".text"))
         .set_got(address(".got"));
-    let data = section.uncompressed_data().unwrap();
-    let frames = EhFrame::new(&data, LittleEndian);
+    let data = section.data().unwrap();
+    let frames = EhFrame::new(data, LittleEndian);
     let mut functions = read(&frames, &bases, false);
     let by_bx = |row: &Row| {
         matches!(row.entry, Ok(Entry::Rule(rule)) if rule.cfa <= CFA_MEMORY
