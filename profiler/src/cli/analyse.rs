@@ -82,7 +82,7 @@ pub(super) struct ReportArgs {
     #[arg(long, conflicts_with_all = ["by", "tree", "callers", "annotate"])]
     exceptions: bool,
     /// Compare with another capture: how shares have changed since that one
-    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree", "histogram", "calls_tree", "slowest", "exceptions"])]
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "by", "callers", "tree", "histogram", "calls_tree", "slowest", "exceptions"])]
     diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "FROM..TO")]

@@ -84,7 +84,7 @@ pub(super) struct SymbolizeArgs {
     #[arg(long, value_name = "PATH")]
     search: Vec<PathBuf>,
     /// Folders with separate debug files
-    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug")]
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug", value_parser = values::debug_folder())]
     debug_dir: Vec<PathBuf>,
     /// Ask these servers for missing debug files (URLs, separated by spaces; none: $DEBUGINFOD_URLS)
     #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, default_missing_value = "")]

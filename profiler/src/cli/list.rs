@@ -109,7 +109,7 @@ struct TargetArgs {
     #[arg(long, value_name = "FILE")]
     object: Vec<PathBuf>,
     /// Folders with separate debug files
-    #[arg(long, value_name = "FOLDER", default_value = "/usr/lib/debug")]
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug", value_parser = values::debug_folder())]
     debug_dir: Vec<PathBuf>,
     /// Of what this command will load; it is not run
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "object"])]

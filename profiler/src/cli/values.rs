@@ -1,8 +1,10 @@
 //! Values of flags: durations, sizes, lists, ranges; their errors say what would be accepted.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{self, Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use profiler_model::text::parse_port;
 use profiler_report::export::{self, Format};
 
@@ -56,6 +58,19 @@ pub(super) fn format_of(path: &Path) -> Result<&'static Format, Failure> {
     export::by_path(path).map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// A folder with debug files. One with a whole path is looked for below the roots of targets, too, so it need not be here;
+/// another one is meant as seen from here, which is not where it is looked for later.
+pub(super) fn debug_folder() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(whole_path)
+}
+
+fn whole_path(folder: PathBuf) -> io::Result<PathBuf> {
+    match folder.is_relative() && !folder.is_dir() {
+        true => Err(io::Error::other("there is no such folder here")),
+        false => path::absolute(folder),
+    }
+}
+
 /// A process or thread id: a positive number.
 pub fn id(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
@@ -99,6 +114,17 @@ pub(super) fn address(flag: &str, text: &str, port: u16) -> Result<SocketAddr, F
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_debug_files_are_here_or_have_whole_paths() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(whole_path("src".into()).unwrap(), here.join("src"));
+        assert!(whole_path("not/there".into()).is_err());
+        assert_eq!(
+            whole_path("/not/there".into()).unwrap(),
+            Path::new("/not/there")
+        );
+    }
 
     #[test]
     fn addresses_as_people_write_them() {

@@ -496,6 +496,12 @@ impl Files {
         file
     }
 
+    /// Another file is in the place of one that is open.
+    pub(super) fn forget(&mut self, key: &FileKey) {
+        let open = self.open.remove(key);
+        self.closer.close(open);
+    }
+
     /// Forgets that files could not be opened, because one of them is mapped anew.
     pub(super) fn forgive(&mut self, key: &FileKey) {
         self.failed.remove(key);

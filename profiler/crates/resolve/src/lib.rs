@@ -37,6 +37,7 @@ mod jit;
 mod kernel;
 mod kernel_names;
 pub mod left_behind;
+mod lingering;
 mod link_folder;
 mod loaded;
 mod mapped;

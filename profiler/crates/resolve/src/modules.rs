@@ -16,6 +16,7 @@ use rustix::fs::MemfdFlags;
 use super::closing::Closer;
 use super::files::{self, FileKey, Files, MappedFile, OpenError, Root, TargetFile};
 use super::jit::{JitProcess, is_dump};
+use super::lingering::LingeringModules;
 use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::proc_fs;
 use super::process::ProcessTable;
@@ -49,6 +50,7 @@ enum Backing {
 pub(super) struct Modules {
     known: FxHashMap<(Box<str>, Option<FileKey>), Weak<CodeModule>>,
     files: Files,
+    lingering: LingeringModules,
     /// What tells files with unwind tables apart; none: there are no tables.
     code: Option<CodeFiles>,
     vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
@@ -65,6 +67,7 @@ impl Modules {
         Modules {
             known: FxHashMap::default(),
             files: Files::new(files::raise_file_limit(), closer),
+            lingering: LingeringModules::new(),
             code: tables.then(CodeFiles::default),
             vdso: own_vdso(),
             vsyscall: own_vsyscall(),
@@ -88,6 +91,13 @@ impl Modules {
         self.vdso.is_some()
     }
 
+    /// Whether one of this path is known.
+    #[cfg(test)]
+    pub(super) fn knows(&self, path: &str) -> bool {
+        let mut known = self.known.iter();
+        known.any(|((known, _), module)| **known == *path && module.strong_count() > 0)
+    }
+
     /// How many are known.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -107,6 +117,9 @@ impl Modules {
         }
         let root = root();
         let key = FileKey::of(mmap.file)?;
+        if self.lingering.was_changed(&key) {
+            self.files.forget(&key);
+        }
         if let Some(file) = self.files.get(&key) {
             return Some((path, file));
         }
@@ -171,8 +184,9 @@ impl Modules {
     }
 
     /// Closes files that no living process maps, but those of events after `resolved`, which wait for
-    /// their turn.
+    /// their turn, and those that linger.
     pub(super) fn tidy(&mut self, resolved: Timestamp) {
+        self.lingering.tidy(resolved);
         self.known.retain(|_, module| module.strong_count() > 0);
         let mapped = self.known.keys().filter_map(|(_, key)| key.as_ref());
         let mapped: FxHashSet<&FileKey> = mapped.collect();
@@ -276,6 +290,9 @@ impl Modules {
             jit: None,
             first: None,
         });
+        if let (Some(key), Some(file)) = (&place.1, &file) {
+            self.lingering.keep(key, &module, file, self.files.now);
+        }
         self.known.insert(place, Arc::downgrade(&module));
         module
     }

@@ -124,6 +124,10 @@ fn a_fork_that_is_told_late_is_of_whom_the_snapshot_has() {
     let stat = proc_fs::process_stat(Pid(pid), &proc_fs::Clocks::read()).unwrap();
     // As of a parent that had to wait for a processor when it had begun to make it.
     let told = stat.started.0 + 200_000_000;
+    // What the second snapshot tells comes after it.
+    while now().0 <= told + 1 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut events = vec![fork(told, 1, pid), exec(told + 1, pid, "late")];
     resolver.resolve(&mut events, &mut out);
     resolver.snapshot(now());

@@ -378,6 +378,25 @@ fn what_waits_for_its_turn_stays_open() {
 }
 
 #[test]
+fn a_program_of_the_machine_is_known_for_a_while_after_its_process() {
+    let program = Path::new("/usr/bin/env");
+    let (id, second) = (pid(23), 1_000_000_000);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(1, id, "env");
+    events.push(map_file(2, id, BASE, 0x1000, program, 0));
+    events.push(exit(3, id));
+    for event in &events {
+        resolver.notice(event);
+    }
+    resolver.resolve(&mut events, &mut Vec::new());
+    for (seconds, known) in [(10, true), (50, true), (100, false)] {
+        resolver.tidy(Timestamp(seconds * second));
+        let modules = &resolver.mapped.modules;
+        assert_eq!(modules.knows("/usr/bin/env"), known, "{seconds} s");
+    }
+}
+
+#[test]
 fn ten_thousand_short_lives_leave_nothing_behind() {
     let dir = TempDir::new("storm");
     let program = build(&dir, "program", &[]);
