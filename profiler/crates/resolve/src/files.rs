@@ -326,6 +326,8 @@ pub(super) struct TargetFile {
     pub(super) fingerprint: Fingerprint,
     /// Its length when it was opened.
     pub(super) opened_len: u64,
+    /// When it had been changed last then: seconds and nanoseconds.
+    opened_change: (i64, i64),
     /// Whether it lies where no server has to be asked.
     pub(super) is_local: bool,
     /// Whose work it is, unless it is root's on a disk of this machine.
@@ -363,7 +365,16 @@ impl TargetFile {
             root: root.map_or_else(Weak::new, Arc::downgrade),
             fingerprint: Fingerprint::default(),
             opened_len: stat.st_size as u64,
+            opened_change: change(stat),
         }
+    }
+
+    /// Whether it was written to since it was opened, or is called otherwise; what a server would have to be asked for is
+    /// taken for the same.
+    pub(super) fn was_changed(&self) -> bool {
+        let now = |stat: &Stat| (change(stat), stat.st_size as u64);
+        let stat = rustix::fs::fstat(&self.file);
+        self.is_local && stat.is_ok_and(|stat| now(&stat) != (self.opened_change, self.opened_len))
     }
 
     /// Its length now.
@@ -383,6 +394,11 @@ impl TargetFile {
     pub(super) fn build_id(&self) -> Option<&BuildId> {
         self.elf.as_ref()?.build_id.as_ref()
     }
+}
+
+/// When a file was changed last.
+fn change(stat: &Stat) -> (i64, i64) {
+    (stat.st_ctime, stat.st_ctime_nsec as i64)
 }
 
 /// Whether nobody but root, and who runs this, can write to a file.
@@ -496,10 +512,15 @@ impl Files {
         file
     }
 
-    /// Another file is in the place of one that is open.
-    pub(super) fn forget(&mut self, key: &FileKey) {
+    /// A file that is open, as it is mapped now: one that was written to since is opened anew.
+    pub(super) fn get_unchanged(&mut self, key: &FileKey) -> Option<Arc<TargetFile>> {
+        let file = self.get(key)?;
+        if !file.was_changed() {
+            return Some(file);
+        }
         let open = self.open.remove(key);
         self.closer.close(open);
+        None
     }
 
     /// Forgets that files could not be opened, because one of them is mapped anew.

@@ -5,8 +5,7 @@
 //! minute was loaded ten times).
 //!
 //! A file that is kept open keeps its room on a disk, and its file system mounted. So only those linger that lie where
-//! nobody unmounts what runs, that have a name, and that nobody but root can change; what was changed meanwhile is
-//! another file.
+//! nobody unmounts what runs, that have a name, and that nobody but root can change.
 //!
 //! What does not belong here: closing files (`files`), which modules there are (`modules`).
 
@@ -27,14 +26,10 @@ const MAX_LINGERING: usize = 1024;
 /// File systems that stay mounted are those of these folders.
 const PLACES: [&str; 2] = ["/", "/usr"];
 
-/// When a file was changed last, and its length.
-type Version = (i64, i64, i64);
-
 #[derive(Debug)]
 struct Lingering {
     module: Arc<CodeModule>,
     file: Arc<TargetFile>,
-    version: Version,
     used: Timestamp,
 }
 
@@ -42,11 +37,6 @@ impl Lingering {
     /// Whether no process has it mapped, and nothing of it waits for a name.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.module) == 1
-    }
-
-    fn is_as_it_was(&self) -> bool {
-        let version = named(&self.file.file).map(|stat| version(&stat));
-        version == Some(self.version)
     }
 }
 
@@ -79,26 +69,15 @@ impl LingeringModules {
         if !file.trusted || !file.is_local || self.known.len() >= MAX_LINGERING {
             return;
         }
-        let Some(stat) = named(&file.file).filter(|stat| self.devices.contains(&stat.st_dev))
-        else {
+        if named(&file.file).is_none_or(|stat| !self.devices.contains(&stat.st_dev)) {
             return;
-        };
-        self.known.entry(key.clone()).or_insert(Lingering {
+        }
+        let lingering = Lingering {
             module: module.clone(),
             file: file.clone(),
-            version: version(&stat),
             used: at,
-        });
-    }
-
-    /// A file is mapped: whether what is known of it is of another one, which had been there. That is forgotten then.
-    pub(super) fn was_changed(&mut self, key: &FileKey) -> bool {
-        let lingering = self.known.get(key);
-        let changed = lingering.is_some_and(|it| it.is_idle() && !it.is_as_it_was());
-        if changed {
-            self.known.remove(key);
-        }
-        changed
+        };
+        self.known.insert(key.clone(), lingering);
     }
 
     /// Forgets what was not in use for long, or has no name any more.
@@ -108,7 +87,10 @@ impl LingeringModules {
                 lingering.used = now;
                 return true;
             }
-            now.since(lingering.used) <= LINGER_NS && lingering.is_as_it_was()
+            let file = &lingering.file;
+            now.since(lingering.used) <= LINGER_NS
+                && named(&file.file).is_some()
+                && !file.was_changed()
         });
     }
 }
@@ -117,10 +99,6 @@ impl LingeringModules {
 fn named(file: &File) -> Option<Stat> {
     let stat = rustix::fs::fstat(file).ok()?;
     (stat.st_nlink > 0).then_some(stat)
-}
-
-fn version(stat: &Stat) -> Version {
-    (stat.st_ctime, stat.st_ctime_nsec as i64, stat.st_size)
 }
 
 #[cfg(test)]
@@ -170,7 +148,6 @@ mod tests {
         let known = kept(&mut lingering, &path);
         let used = known.upgrade();
         lingering.tidy(Timestamp(100 * SECOND));
-        assert!(!lingering.was_changed(&KEY));
         drop(used);
         lingering.tidy(Timestamp(160 * SECOND));
         assert!(known.upgrade().is_some());
@@ -179,21 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_removed_is_another_file() {
+    fn what_was_changed_or_removed_is_let_go() {
         let dir = TempDir::new("lingering-changed");
         let path = dir.path("program");
         fs::write(&path, "code").unwrap();
         let mut lingering = lingering(&dir);
         let known = kept(&mut lingering, &path);
         fs::write(&path, "other").unwrap();
-        // Of what is mapped, others tell.
-        let used = known.upgrade();
-        assert!(!lingering.was_changed(&KEY));
-        drop(used);
-        assert!(lingering.was_changed(&KEY));
+        lingering.tidy(Timestamp(SECOND));
         assert!(known.upgrade().is_none());
-        assert!(!lingering.was_changed(&KEY));
         let known = kept(&mut lingering, &path);
+        lingering.tidy(Timestamp(SECOND));
+        assert!(known.upgrade().is_some());
         fs::remove_file(&path).unwrap();
         lingering.tidy(Timestamp(SECOND));
         assert!(known.upgrade().is_none());

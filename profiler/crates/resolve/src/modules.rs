@@ -117,10 +117,7 @@ impl Modules {
         }
         let root = root();
         let key = FileKey::of(mmap.file)?;
-        if self.lingering.was_changed(&key) {
-            self.files.forget(&key);
-        }
-        if let Some(file) = self.files.get(&key) {
+        if let Some(file) = self.files.get_unchanged(&key) {
             return Some((path, file));
         }
         self.files.forgive(&key);
@@ -168,7 +165,7 @@ impl Modules {
             };
             self.files.open(&mapped).ok()
         });
-        file.filter(|file| file.fingerprint.name == module.copy)
+        file.filter(|file| is_of(module, file))
     }
 
     /// What a program has mapped besides when it has mapped this, which nobody tells of.
@@ -256,7 +253,7 @@ impl Modules {
         let is_other = |known: &CodeModule| {
             // The place in the file system is another file's by now.
             let file = file.as_ref();
-            file.is_some_and(|file| file.fingerprint.name != known.copy)
+            file.is_some_and(|file| !is_of(known, file))
         };
         if let Some(known) = &known
             && known.elf.is_some()
@@ -344,6 +341,11 @@ impl Modules {
         }
         module
     }
+}
+
+/// Whether a file is what a module is said to be.
+fn is_of(module: &CodeModule, file: &TargetFile) -> bool {
+    file.fingerprint.name == module.copy && file.build_id() == module.build_id.as_ref()
 }
 
 /// Code of a process where other code of it had been, so often.
