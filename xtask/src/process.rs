@@ -85,7 +85,7 @@ pub(crate) fn cpu_of(stat: &str, ticks_per_second: u64) -> Duration {
     Duration::from_millis(ticks * 1000 / ticks_per_second.max(1))
 }
 
-fn line(command: &Command) -> String {
+pub(crate) fn line(command: &Command) -> String {
     let parts: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)

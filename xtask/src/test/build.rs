@@ -58,18 +58,22 @@ pub(super) fn build(root: &Path, long: bool, debug: bool) -> io::Result<Built> {
 }
 
 fn build_all(root: &Path, debug: bool) -> io::Result<(Vec<Executable>, PathBuf)> {
-    let tests: &[&str] = &["test", "--workspace", "--tests", "--no-run", "--release"];
-    let tests = match debug {
-        true => cargo(root, &tests[..tests.len() - 1], |_| Ok(())),
-        false => cargo(root, tests, super::compiler::wrap),
-    }?;
+    let mut cargo = crate::process::cargo();
+    cargo.args(["test", "--workspace", "--tests", "--no-run"]);
+    if !debug {
+        cargo.arg("--release");
+        super::compiler::wrap(&mut cargo)?;
+    }
+    let tests = said(root, cargo)?;
     let mut executables = executables_in(&tests);
     executables.sort_by(|a, b| a.name.cmp(&b.name));
     let program: &[&str] = match debug {
         true => &["build", "--workspace", "--bin", "profiler"],
         false => crate::budgets::RELEASE,
     };
-    let programs = cargo(root, program, |_| Ok(()))?;
+    let mut cargo = crate::process::cargo();
+    cargo.args(program);
+    let programs = said(root, cargo)?;
     let profiler = messages(&programs)
         .filter(|message| message["target"]["name"] == "profiler")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
@@ -78,15 +82,9 @@ fn build_all(root: &Path, debug: bool) -> io::Result<(Vec<Executable>, PathBuf)>
 }
 
 /// Runs cargo, which says on standard error what it does. Gives its messages.
-fn cargo(
-    root: &Path,
-    arguments: &[&str],
-    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
-) -> io::Result<String> {
-    let mut cargo = crate::process::cargo();
-    prepare(&mut cargo)?;
+fn said(root: &Path, mut cargo: Command) -> io::Result<String> {
+    let text = crate::process::line(&cargo);
     let output = cargo
-        .args(arguments)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root)
         .stdin(Stdio::null())
@@ -94,8 +92,7 @@ fn cargo(
         .output()?;
     if !output.status.success() {
         return Err(io::Error::other(format!(
-            "cargo {} failed: {}",
-            arguments.join(" "),
+            "'{text}' failed: {}",
             output.status
         )));
     }

@@ -1,7 +1,7 @@
 //! The compiler, as cargo calls it for tests.
 //!
-//! The command line of a compiler -> the same, but a crate's own tests are not optimised: they run once, and optimising
-//! them takes three times as long as running them takes longer. Profiles of cargo can't say that, since a crate and its
+//! The command line of a compiler -> the same, but a crate's own tests are not optimised: they run once, and
+//! optimising them was nine tenths of what building all tests took (docs/building.md). Profiles of cargo can't say that, since a crate and its
 //! tests are one package there: what tests are linked with is the release's.
 //!
 //! What does not belong here: what is built for tests (`build`).
@@ -24,7 +24,7 @@ pub(super) fn wrap(cargo: &mut Command) -> io::Result<()> {
     Ok(())
 }
 
-/// If this program is called in place of the compiler, that; comes back if it can't be run, too.
+/// Becomes the compiler, if this program is called in its place; then it comes back only if that can't be run.
 pub(crate) fn run_if_called_for() -> Option<ExitCode> {
     let outer = env::var_os(OUTER)?;
     let mut words = command_line(outer, env::args_os().skip(1)).into_iter();

@@ -326,8 +326,8 @@ pub(super) struct TargetFile {
     pub(super) fingerprint: Fingerprint,
     /// Its length when it was opened.
     pub(super) opened_len: u64,
-    /// When it had been changed last then: seconds and nanoseconds.
-    opened_change: (i64, i64),
+    /// Which version of it was opened.
+    opened: Version,
     /// Whether it lies where no server has to be asked.
     pub(super) is_local: bool,
     /// Whose work it is, unless it is root's on a disk of this machine.
@@ -365,16 +365,15 @@ impl TargetFile {
             root: root.map_or_else(Weak::new, Arc::downgrade),
             fingerprint: Fingerprint::default(),
             opened_len: stat.st_size as u64,
-            opened_change: change(stat),
+            opened: version(stat),
         }
     }
 
     /// Whether it was written to since it was opened, or is called otherwise; what a server would have to be asked for is
     /// taken for the same.
     pub(super) fn was_changed(&self) -> bool {
-        let now = |stat: &Stat| (change(stat), stat.st_size as u64);
-        let stat = rustix::fs::fstat(&self.file);
-        self.is_local && stat.is_ok_and(|stat| now(&stat) != (self.opened_change, self.opened_len))
+        let changed = |stat: Stat| version(&stat) != self.opened;
+        self.is_local && rustix::fs::fstat(&self.file).is_ok_and(changed)
     }
 
     /// Its length now.
@@ -396,9 +395,12 @@ impl TargetFile {
     }
 }
 
-/// When a file was changed last.
-fn change(stat: &Stat) -> (i64, i64) {
-    (stat.st_ctime, stat.st_ctime_nsec as i64)
+/// When a file was changed last, seconds and nanoseconds, and its length then.
+pub(super) type Version = (i64, i64, i64);
+
+/// The version of a file that this is told of.
+pub(super) fn version(stat: &Stat) -> Version {
+    (stat.st_ctime, stat.st_ctime_nsec as i64, stat.st_size)
 }
 
 /// Whether nobody but root, and who runs this, can write to a file.

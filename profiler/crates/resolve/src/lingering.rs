@@ -9,11 +9,9 @@
 //!
 //! What does not belong here: closing files (`files`), which modules there are (`modules`).
 
-use std::fs::File;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use rustix::fs::Stat;
 
 use super::files::{FileKey, TargetFile};
 use super::mapping::CodeModule;
@@ -66,10 +64,8 @@ impl LingeringModules {
         file: &Arc<TargetFile>,
         at: Timestamp,
     ) {
-        if !file.trusted || !file.is_local || self.known.len() >= MAX_LINGERING {
-            return;
-        }
-        if named(&file.file).is_none_or(|stat| !self.devices.contains(&stat.st_dev)) {
+        let is_full = self.known.len() >= MAX_LINGERING;
+        if is_full || !file.trusted || !file.is_local || !file.stays() || !self.is_in_place(file) {
             return;
         }
         let lingering = Lingering {
@@ -80,7 +76,12 @@ impl LingeringModules {
         self.known.insert(key.clone(), lingering);
     }
 
-    /// Forgets what was not in use for long, or has no name any more.
+    fn is_in_place(&self, file: &TargetFile) -> bool {
+        let stat = rustix::fs::fstat(&file.file);
+        stat.is_ok_and(|stat| self.devices.contains(&stat.st_dev))
+    }
+
+    /// Forgets what was not in use for long, was changed, or has no name any more.
     pub(super) fn tidy(&mut self, now: Timestamp) {
         self.known.retain(|_, lingering| {
             if !lingering.is_idle() {
@@ -88,24 +89,16 @@ impl LingeringModules {
                 return true;
             }
             let file = &lingering.file;
-            now.since(lingering.used) <= LINGER_NS
-                && named(&file.file).is_some()
-                && !file.was_changed()
+            now.since(lingering.used) <= LINGER_NS && file.stays() && !file.was_changed()
         });
     }
 }
 
-/// What is known of a file that has a name.
-fn named(file: &File) -> Option<Stat> {
-    let stat = rustix::fs::fstat(file).ok()?;
-    (stat.st_nlink > 0).then_some(stat)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
+    use std::path::PathBuf;
     use std::sync::Weak;
 
     use super::*;
@@ -114,75 +107,79 @@ mod tests {
     use crate::tests::TempDir;
 
     const SECOND: u64 = 1_000_000_000;
-
-    fn file(path: &Path) -> Arc<TargetFile> {
-        let file = File::open(path).unwrap();
-        let stat = rustix::fs::fstat(&file).unwrap();
-        let root = Arc::new(Root::own().unwrap());
-        let path = path.to_str().unwrap();
-        Arc::new(TargetFile::new(file, &stat, path, Some(&root), true))
-    }
-
-    fn kept(lingering: &mut LingeringModules, path: &Path) -> Weak<CodeModule> {
-        let module = module("/f");
-        lingering.keep(&KEY, &module, &file(path), Timestamp(0));
-        Arc::downgrade(&module)
-    }
-
     const KEY: FileKey = FileKey::Inode(1, 2, 3, 4);
 
-    fn lingering(dir: &TempDir) -> LingeringModules {
-        let device = rustix::fs::stat(&dir.0).unwrap().st_dev;
-        LingeringModules {
-            devices: vec![device],
-            ..LingeringModules::new()
+    /// A program, where programs linger.
+    struct Bench {
+        _dir: TempDir,
+        path: PathBuf,
+        root: Arc<Root>,
+        lingering: LingeringModules,
+    }
+
+    impl Bench {
+        fn new(name: &str) -> Bench {
+            let dir = TempDir::new(name);
+            let path = dir.path("program");
+            fs::write(&path, "code").unwrap();
+            let mut lingering = LingeringModules::new();
+            lingering.devices = vec![rustix::fs::stat(&path).unwrap().st_dev];
+            Bench {
+                _dir: dir,
+                path,
+                root: Arc::new(Root::own().unwrap()),
+                lingering,
+            }
+        }
+
+        /// Opens it for a process that ends at once.
+        fn kept(&mut self) -> Weak<CodeModule> {
+            let file = File::open(&self.path).unwrap();
+            let stat = rustix::fs::fstat(&file).unwrap();
+            let path = self.path.to_str().unwrap();
+            let file = TargetFile::new(file, &stat, path, Some(&self.root), true);
+            let module = module("/f");
+            let at = Timestamp(0);
+            self.lingering.keep(&KEY, &module, &Arc::new(file), at);
+            Arc::downgrade(&module)
+        }
+
+        fn is_known_at(&mut self, seconds: u64, known: &Weak<CodeModule>) -> bool {
+            self.lingering.tidy(Timestamp(seconds * SECOND));
+            known.strong_count() > 0
         }
     }
 
     #[test]
     fn what_was_not_in_use_for_long_is_forgotten() {
-        let dir = TempDir::new("lingering");
-        let path = dir.path("program");
-        fs::write(&path, "code").unwrap();
-        let mut lingering = lingering(&dir);
-        let known = kept(&mut lingering, &path);
+        let mut bench = Bench::new("lingering");
+        let known = bench.kept();
         let used = known.upgrade();
-        lingering.tidy(Timestamp(100 * SECOND));
+        assert!(bench.is_known_at(100, &known));
         drop(used);
-        lingering.tidy(Timestamp(160 * SECOND));
-        assert!(known.upgrade().is_some());
-        lingering.tidy(Timestamp(161 * SECOND));
-        assert!(known.upgrade().is_none());
+        assert!(bench.is_known_at(160, &known));
+        assert!(!bench.is_known_at(161, &known));
     }
 
     #[test]
     fn what_was_changed_or_removed_is_let_go() {
-        let dir = TempDir::new("lingering-changed");
-        let path = dir.path("program");
-        fs::write(&path, "code").unwrap();
-        let mut lingering = lingering(&dir);
-        let known = kept(&mut lingering, &path);
-        fs::write(&path, "other").unwrap();
-        lingering.tidy(Timestamp(SECOND));
-        assert!(known.upgrade().is_none());
-        let known = kept(&mut lingering, &path);
-        lingering.tidy(Timestamp(SECOND));
-        assert!(known.upgrade().is_some());
-        fs::remove_file(&path).unwrap();
-        lingering.tidy(Timestamp(SECOND));
-        assert!(known.upgrade().is_none());
+        let mut bench = Bench::new("lingering-changed");
+        let known = bench.kept();
+        fs::write(&bench.path, "other").unwrap();
+        assert!(!bench.is_known_at(1, &known));
+        let known = bench.kept();
+        assert!(bench.is_known_at(1, &known));
+        fs::remove_file(&bench.path).unwrap();
+        assert!(!bench.is_known_at(1, &known));
     }
 
     #[test]
     fn what_others_can_change_or_unmount_is_let_go() {
-        let dir = TempDir::new("lingering-others");
-        let path = dir.path("program");
-        fs::write(&path, "code").unwrap();
-        let mut lingering = lingering(&dir);
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
-        assert!(kept(&mut lingering, &path).upgrade().is_none());
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
-        lingering.devices.clear();
-        assert!(kept(&mut lingering, &path).upgrade().is_none());
+        let mut bench = Bench::new("lingering-others");
+        fs::set_permissions(&bench.path, PermissionsExt::from_mode(0o666)).unwrap();
+        assert!(bench.kept().upgrade().is_none());
+        fs::set_permissions(&bench.path, PermissionsExt::from_mode(0o644)).unwrap();
+        bench.lingering.devices.clear();
+        assert!(bench.kept().upgrade().is_none());
     }
 }

@@ -24,8 +24,8 @@ use super::closing::Closer;
 use super::copies::Room;
 use super::debug_files::{DebugFile, Search};
 use super::files::{
-    MappedFile, OpenError, Root, Roots, TargetFile, open_trusted, place_without_asking,
-    raise_file_limit,
+    MappedFile, OpenError, Root, Roots, TargetFile, Version, open_trusted, place_without_asking,
+    raise_file_limit, version,
 };
 use super::go_names::GoNames;
 use super::helper::{open_below, open_local};
@@ -154,9 +154,9 @@ pub struct FileId {
     /// Of an overlay: 0.
     device: u64,
     inode: u64,
-    /// Of an overlay: when the file below was changed last, seconds and nanoseconds, and its length. One
-    /// that a container has copied keeps its number, but was changed when it was copied.
-    below: (i64, i64, i64),
+    /// Of an overlay: that of the file below. One that a container has copied keeps its number, but was changed
+    /// when it was copied.
+    below: Version,
 }
 
 impl FileId {
@@ -169,7 +169,7 @@ impl FileId {
             true => FileId {
                 device: 0,
                 inode: stat.st_ino & INODE,
-                below: (stat.st_ctime, stat.st_ctime_nsec as i64, stat.st_size),
+                below: version(stat),
             },
             false => FileId {
                 device: stat.st_dev,
