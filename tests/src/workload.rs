@@ -103,6 +103,24 @@ pub fn cargo() -> Command {
     cargo
 }
 
+/// A compiler of this name: the one that the environment names, or that in PATH.
+pub fn compiler(name: &str) -> Command {
+    match name {
+        "go" => go(),
+        "rustc" => Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())),
+        _ => Command::new(name),
+    }
+}
+
+/// Go: the one that `PROFILER_GO` names, or that in PATH. What it compiles of its own library is kept in one place
+/// for all tests.
+pub fn go() -> Command {
+    let mut go = Command::new(std::env::var_os("PROFILER_GO").unwrap_or("go".into()));
+    go.env("GOCACHE", folder().join(".go-cache"));
+    go.env("GOTOOLCHAIN", "local");
+    go
+}
+
 /// Path of the program built of `source`, one of [`ALL`].
 pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
     let input = source_path(source);
@@ -213,7 +231,7 @@ pub fn made(
 fn compiler_of(language: &str) -> (&'static str, Command) {
     match language {
         "rs" => {
-            let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+            let mut command = self::compiler("rustc");
             command.args([
                 "--edition",
                 "2024",

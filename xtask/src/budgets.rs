@@ -5,7 +5,7 @@
 //! reader judges.
 //!
 //! `--build` comes before, from an empty target folder: it builds the release and notes the CPU time, which
-//! other work on the machine hardly changes. What does not belong here: how the start is measured (`bench::start`).
+//! other work on the machine hardly changes; what both are made of is built with `xtask` before. What does not belong here: how the start is measured (`bench::start`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -112,7 +112,7 @@ fn binary() -> PathBuf {
 
 fn build() -> Outcome {
     let target = workspace().join("target");
-    let from_nothing = !target.join("release/deps").exists();
+    let from_nothing = !binary().exists();
     let mut command = cargo();
     command.args(RELEASE);
     command.current_dir(workspace());

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Failure};
 use profiler_model::text::printable;
+use profiler_probe::features::check_privileges;
 use profiler_serve::FrontOptions;
 use profiler_serve::front::{Front, Replay};
 use profiler_serve::hub::Hub;
@@ -63,9 +64,10 @@ pub fn serve(request: ServeRequest) -> Result<(), Failure> {
         let say = Say { quiet };
         match source {
             ServeSource::Live(options) => {
-                let live = live::Ready::attach(*options, quiet)?;
+                check_privileges()?;
                 let machine = || Box::new(machine::Proc::new()) as Box<dyn Machine>;
-                let mut hub = start(fronts, None, machine, say)?;
+                let hub = start(fronts, None, machine)?;
+                let (mut hub, live) = ready(hub, live::Ready::attach(*options, quiet), say).await?;
                 let served = live.run(&mut hub, &mut signals).await;
                 end(hub, served, say).await
             }
@@ -74,9 +76,10 @@ pub fn serve(request: ServeRequest) -> Result<(), Failure> {
                     Some(_) => Replay::Timed,
                     None => Replay::AtOnce,
                 };
-                let opened = replay::Opened::open(&capture)?;
                 let machine = || Box::new(NoMachine) as Box<dyn Machine>;
-                let mut hub = start(fronts, Some(replayed), machine, say)?;
+                let hub = start(fronts, Some(replayed), machine)?;
+                let opened = replay::Opened::open(&capture);
+                let (mut hub, opened) = ready(hub, opened, say).await?;
                 renounce(&[]);
                 let served = opened.run(speed, &mut hub, &mut signals, say).await;
                 end(hub, served, say).await
@@ -85,21 +88,33 @@ pub fn serve(request: ServeRequest) -> Result<(), Failure> {
     })
 }
 
-/// Starts all fronts: if one can't serve, none does.
+/// Starts all fronts: if one can't serve, none does. That an address is taken shows before the work of attaching is begun;
+/// who connects meanwhile waits.
 fn start(
     fronts: Vec<FrontOptions>,
     replay: Option<Replay>,
     machine: impl Fn() -> Box<dyn Machine>,
-    say: Say,
 ) -> Result<Hub, Failure> {
     let fronts = fronts.into_iter();
     let fronts: Vec<Box<dyn Front>> = fronts
         .map(|options| options.start(replay, machine()))
         .collect::<Result<_, _>>()?;
-    for front in &fronts {
-        say.line(&front.welcome());
-    }
     Ok(Hub::new(fronts))
+}
+
+/// Tells people where clients are served, now that there is something to see; if there is not, serves nobody.
+async fn ready<T>(hub: Hub, source: Result<T, Failure>, say: Say) -> Result<(Hub, T), Failure> {
+    match source {
+        Ok(source) => {
+            let welcomes = hub.welcomes();
+            welcomes.iter().for_each(|welcome| say.line(welcome));
+            Ok((hub, source))
+        }
+        Err(failure) => {
+            hub.finish(Duration::ZERO).await;
+            Err(failure)
+        }
+    }
 }
 
 /// Tells clients that it is over.

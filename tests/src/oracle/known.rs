@@ -203,7 +203,7 @@ impl Build {
         let output = output.trim_end_matches("_stripped");
         let named = workload::made(output, &[input.clone(), folder.join("known.h")], |fresh| {
             let mut command = match self.compiler {
-                "rustc" => Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())),
+                "rustc" => workload::compiler("rustc"),
                 compiler => Command::new(compiler),
             };
             command.arg("-o").arg(fresh).arg(&input);

@@ -3,9 +3,7 @@
 //!
 //! Input: a name of [`ALL`]. Output: the path of the program, built if need be.
 
-use std::env;
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::workload::{self, Unbuilt};
 
@@ -35,21 +33,12 @@ pub fn built(name: &str) -> Result<PathBuf, Unbuilt> {
     };
     let input = workload::source_path("programs").join(source);
     workload::made(name, std::slice::from_ref(&input), |fresh| {
-        let program = match compiler[0] {
-            "rustc" => env::var_os("RUSTC").unwrap_or("rustc".into()),
-            "go" => env::var_os("PROFILER_GO").unwrap_or("go".into()),
-            other => other.into(),
-        };
-        let mut command = Command::new(program);
+        let mut command = workload::compiler(compiler[0]);
         command
             .args(&compiler[1..])
             .arg("-o")
             .arg(fresh)
             .arg(&input);
-        // Where `HOME` is not set, it knows no place for what it keeps.
-        if compiler[0] == "go" {
-            command.env("GOCACHE", workload::folder().join(".go-cache"));
-        }
         (compiler[0], command)
     })
 }

@@ -90,19 +90,16 @@ fn built(source: &str, build: Build) -> Result<PathBuf, Unbuilt> {
     let name = format!("{stem}-{}", build.name());
     workload::made(&name, &inputs, |output| match language {
         "go" => {
-            let go = std::env::var_os("PROFILER_GO").unwrap_or_else(|| "go".into());
-            let mut command = Command::new(go);
+            let mut command = workload::go();
             command
                 .env("GO111MODULE", "off")
-                .env("GOCACHE", workload::folder().join(".go-cache"))
                 .args(["build", "-o"])
                 .arg(output)
                 .arg(&input);
             ("go", command)
         }
         "rs" => {
-            let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-            let mut command = Command::new(rustc);
+            let mut command = workload::compiler("rustc");
             command.args(["--edition", "2024", "-g"]);
             command.args((build != Build::Plain).then_some("-O"));
             command.arg("-o").arg(output).arg(&input);

@@ -25,13 +25,8 @@ fn checker() -> Option<&'static Path> {
 }
 
 pub(crate) fn go() -> Command {
-    let go = std::env::var_os("PROFILER_GO").unwrap_or_else(|| "go".into());
-    let mut command = Command::new(go);
-    command.envs([
-        ("GOPROXY", "off"),
-        ("GOFLAGS", "-mod=mod"),
-        ("GOTOOLCHAIN", "local"),
-    ]);
+    let mut command = workload::go();
+    command.envs([("GOPROXY", "off"), ("GOFLAGS", "-mod=mod")]);
     command
 }
 

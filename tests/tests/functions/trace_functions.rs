@@ -768,8 +768,7 @@ fn rust_and_go_are_recognised() {
     let source = folder.path("main.go");
     std::fs::write(&source, "package main\n\ntype T struct{ n int }\n\n//go:noinline\nfunc (t *T) Add(n int) int { return t.n + n }\n\nfunc main() { println((&T{1}).Add(2)) }\n").unwrap();
     let out = folder.path("go");
-    let go = std::env::var("PROFILER_GO").unwrap_or_else(|_| "go".into());
-    let run = Command::new(&go)
+    let run = profiler_tests::workload::go()
         .args(["build", "-o", &out, &source])
         .env("GOFLAGS", "-mod=mod")
         .output();

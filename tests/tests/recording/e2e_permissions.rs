@@ -10,7 +10,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use profiler_probe::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
@@ -20,6 +21,8 @@ use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::LIMIT;
 use profiler_tests::skip::skip;
+
+use rustix::process::Signal;
 
 use super::unprivileged::{NOBODY, Unprivileged};
 use profiler_tests::statistics::at_least;
@@ -34,6 +37,9 @@ const DELETED: &str = "w_deleted";
 const LIBRARY: &str = "w_library";
 const ELSEWHERE: &str = "w_elsewhere";
 const WORKLOADS: [&str; 5] = [READABLE, PRIVATE, DELETED, LIBRARY, ELSEWHERE];
+
+/// What is recorded into.
+const CAPTURE: &str = "out.cap";
 
 struct Bench {
     unprivileged: Unprivileged,
@@ -102,10 +108,45 @@ impl Bench {
         capabilities: CapabilitySet,
         arguments: &[&str],
     ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
-        let capture = self.unprivileged.folder.join("out.cap");
+        let capture = self.unprivileged.folder.join(CAPTURE);
         let _ = fs::remove_file(&capture);
-        let all = [&["record", "-o", "out.cap"], arguments].concat();
+        let all = [&["record", "-o", CAPTURE], arguments].concat();
         let ended = self.run(user, capabilities, &all)?.success()?;
+        Ok((ended, Recording::read(&capture)?))
+    }
+
+    /// The same of workloads that run in the time that is recorded, and stand still while a recording begins and
+    /// looks for names, which takes longer: five that are busy hold up whatever else the machine does.
+    fn record_workloads(
+        &self,
+        workloads: &Workloads,
+        user: u32,
+        capabilities: CapabilitySet,
+        arguments: &[&str],
+    ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
+        let command = self.profiler(user, capabilities);
+        self.record_workloads_by(workloads, command, arguments)
+    }
+
+    fn record_workloads_by(
+        &self,
+        workloads: &Workloads,
+        mut profiler: Command,
+        arguments: &[&str],
+    ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
+        let capture = self.unprivileged.folder.join(CAPTURE);
+        let _ = fs::remove_file(&capture);
+        workloads.signal(Signal::STOP)?;
+        profiler.args(["record", "-o", CAPTURE]).args(arguments);
+        let folder = self.unprivileged.setting.folder();
+        let mut recorder = Running::start(profiler.stdin(Stdio::null()), folder, "as")?;
+        // It gets its name when all is attached and time counts.
+        recorder.wait_until("recording", LIMIT, |_| capture.exists())?;
+        workloads.signal(Signal::CONT)?;
+        std::thread::sleep(RECORDED);
+        workloads.signal(Signal::STOP)?;
+        let ended = recorder.end(LIMIT)?.success()?;
+        workloads.signal(Signal::CONT)?;
         Ok((ended, Recording::read(&capture)?))
     }
 
@@ -162,7 +203,7 @@ impl Bench {
     }
 
     /// All workloads, each busy until it is dropped.
-    fn workloads(&self) -> std::io::Result<Vec<Running>> {
+    fn workloads(&self) -> std::io::Result<Workloads> {
         let mut running = vec![
             self.start_plain(READABLE, &[])?,
             self.start_plain(PRIVATE, &[])?,
@@ -177,8 +218,17 @@ impl Bench {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]);
         running.push(self.start(ELSEWHERE, &mut command)?);
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        Ok(running)
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(Workloads(running))
+    }
+}
+
+/// Those of [`WORKLOADS`], in its order.
+struct Workloads(Vec<Running>);
+
+impl Workloads {
+    fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        self.0.iter().try_for_each(|one| one.signal(signal))
     }
 }
 
@@ -214,6 +264,8 @@ fn kernel_is_named(recording: &Recording) -> bool {
 }
 
 const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "499", "-d", "1", "--wait-names", "60"];
+/// The time of that.
+const RECORDED: Duration = Duration::from_secs(1);
 
 /// Memory of others is read by a process that is started while it can still get the right to.
 #[test]
@@ -243,7 +295,7 @@ fn python_has_names_with_the_documented_set() -> Outcome {
     let named = samples.iter().filter(|sample| sample.calls("turn")).count();
     at_least("samples in a function of Python", named, samples.len(), 0.9)
         .map_err(|why| format!("{why}: {}", ended.stderr))?;
-    running.signal(rustix::process::Signal::KILL)?;
+    running.signal(Signal::KILL)?;
     Ok(())
 }
 
@@ -256,19 +308,24 @@ fn the_documented_set_is_enough() -> Outcome {
     let set = recording_set();
     let workloads = bench.workloads()?;
     for user in [NOBODY, 0] {
-        let (ended, recording) = bench.record(user, set, &SYSTEM_WIDE)?;
+        let (ended, recording) = bench.record_workloads(&workloads, user, set, &SYSTEM_WIDE)?;
         assert_eq!(named(&recording)?, WORKLOADS, "user {user}");
         assert!(kernel_is_named(&recording), "user {user}");
         assert!(!ended.stderr.contains("privileges"), "{}", ended.stderr);
         let doctor = bench.run(user, set, &["doctor"])?.success()?;
         assert!(!doctor.stdout.contains("MISSING"), "{}", doctor.stdout);
     }
-    let [_, private, _, _, elsewhere] = &workloads[..] else {
+    let [_, private, _, _, elsewhere] = &workloads.0[..] else {
         return Err("five workloads".into());
     };
-    let pids: Vec<String> = workloads.iter().map(|one| one.pid().to_string()).collect();
+    let pids: Vec<String> = workloads
+        .0
+        .iter()
+        .map(|one| one.pid().to_string())
+        .collect();
     let pids = pids.join(",");
-    let (_, recording) = bench.record(NOBODY, set, &["-F", "499", "-d", "1", "-p", &pids])?;
+    let arguments = ["-F", "499", "-d", "1", "-p", &pids];
+    let (_, recording) = bench.record_workloads(&workloads, NOBODY, set, &arguments)?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(
         recording
@@ -334,7 +391,8 @@ fn each_capability_is_needed() -> Outcome {
         (CapabilitySet::CHECKPOINT_RESTORE, &[LIBRARY]),
         (CapabilitySet::SYSLOG, &[]),
     ] {
-        let (ended, recording) = bench.record(NOBODY, without(capability), &SYSTEM_WIDE)?;
+        let set = without(capability);
+        let (ended, recording) = bench.record_workloads(&workloads, NOBODY, set, &SYSTEM_WIDE)?;
         let expected: Vec<_> = WORKLOADS
             .into_iter()
             .filter(|w| !lost.contains(w))
@@ -358,10 +416,10 @@ fn each_capability_is_needed() -> Outcome {
         CapabilitySet::BPF | CapabilitySet::PERFMON,
         CapabilitySet::SYS_ADMIN,
     ] {
-        let (_, recording) = bench.record(NOBODY, alone, &SYSTEM_WIDE)?;
+        let (_, recording) = bench.record_workloads(&workloads, NOBODY, alone, &SYSTEM_WIDE)?;
         assert_eq!(named(&recording)?, [READABLE], "{alone:?} alone");
     }
-    let pid = workloads[0].pid().to_string();
+    let pid = workloads.0[0].pid().to_string();
     let trace = [
         "record", "-d", "1", "-o", "none.cap", "-p", &pid, "--trace", "outer",
     ];
@@ -510,22 +568,11 @@ fn file_capabilities_are_enough() -> Outcome {
         skip(test, &format!("setcap fails: {}", why.trim()));
         return Ok(());
     }
-    let _workloads = bench.workloads()?;
-    let mut command = Command::new(&bench.unprivileged.profiler);
-    command
-        .args(["record", "-o", "out.cap"])
-        .args(SYSTEM_WIDE)
-        .current_dir(&bench.unprivileged.folder)
-        .uid(NOBODY)
-        .gid(NOBODY);
-    run(
-        &mut command,
-        bench.unprivileged.setting.folder(),
-        "file",
-        LIMIT,
-    )?
-    .success()?;
-    let recording = Recording::read(&bench.unprivileged.folder.join("out.cap"))?;
+    let workloads = bench.workloads()?;
+    let mut profiler = Command::new(&bench.unprivileged.profiler);
+    let folder = &bench.unprivileged.folder;
+    profiler.current_dir(folder).uid(NOBODY).gid(NOBODY);
+    let (_, recording) = bench.record_workloads_by(&workloads, profiler, &SYSTEM_WIDE)?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(kernel_is_named(&recording));
     Ok(())

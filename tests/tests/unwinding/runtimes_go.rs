@@ -229,11 +229,9 @@ fn built(test: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let input = workload::source_path(&format!("{source}/main.go"));
     let name = format!("{source}{}", flags.concat().replace([' ', '='], ""));
     let made = workload::made(&name, std::slice::from_ref(&input), |output| {
-        let go = std::env::var_os("PROFILER_GO").unwrap_or_else(|| "go".into());
-        let mut command = Command::new(go);
+        let mut command = workload::go();
         command
             .env("GO111MODULE", "off")
-            .env("GOCACHE", workload::folder().join(".go-cache"))
             .args(["build", "-o"])
             .arg(output)
             .args(flags)

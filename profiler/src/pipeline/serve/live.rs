@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Failure;
 use profiler_model::{Consumer, Demand, Sampling};
-use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
+use profiler_probe::features::mounts_tracefs_for_children;
 use profiler_probe::{CPU_CLOCK, EventSpec, ProbeOptions, Rate, SourceSpec, now};
 use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{EpochLimits, KnownProcesses, ResolveOptions};
@@ -128,9 +128,8 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Attaches, so that what can't be done shows before anybody connects.
+    /// Attaches, so that what can't be done shows before anybody is served.
     pub(super) fn attach(options: Adjustable, quiet: bool) -> Result<Ready, Failure> {
-        check_privileges()?;
         let session = options.attach(&mut None)?;
         Ok(Ready {
             options,

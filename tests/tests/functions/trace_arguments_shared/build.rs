@@ -1,8 +1,8 @@
 //! The programs of the tests, built by each compiler that is there in several ways.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use profiler_tests::workload;
 
 /// One way to build one of the programs.
 pub struct Build {
@@ -86,31 +86,20 @@ pub fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A compiler, where the environment says which.
-fn compiler(name: &str) -> OsString {
-    let variable = match name {
-        "go" => "PROFILER_GO",
-        "rustc" => "RUSTC",
-        _ => return name.into(),
-    };
-    std::env::var_os(variable).unwrap_or_else(|| name.into())
-}
-
 /// The programs that can be built here; a compiler that is missing is said.
 pub fn built(test: &str, wanted: impl Fn(&Build) -> bool) -> Vec<(&'static Build, PathBuf)> {
-    let folder = profiler_tests::workload::folder().join("arguments");
+    let folder = workload::folder().join("arguments");
     std::fs::create_dir_all(&folder).unwrap();
     let mut found = Vec::new();
     for (index, build) in BUILDS.iter().enumerate().filter(|(_, build)| wanted(build)) {
         let output = folder.join(format!("{test}-{index}"));
-        let mut command = Command::new(compiler(build.compiler));
+        let mut command = workload::compiler(build.compiler);
         // Go wants its flags first.
         let flags = command.args(build.flags);
         flags.arg("-o").arg(&output).arg(source(build.source));
         match build.source.rsplit_once('.').unwrap().1 {
             "rs" => command.args(["--edition=2024", "-Awarnings"]),
             "cpp" => command.arg("-std=c++20"),
-            "go" => command.env("GOCACHE", folder.join("go-cache")),
             _ => &mut command,
         };
         match command.output() {

@@ -75,6 +75,11 @@ impl Hub {
         }
     }
 
+    /// What people are told when the fronts have started.
+    pub fn welcomes(&self) -> Vec<String> {
+        self.seats.iter().map(|seat| seat.front.welcome()).collect()
+    }
+
     /// What is wanted next; waits for it. Cancel-safe. A front that fails leaves the others alone.
     pub async fn wish(&mut self) -> Wish {
         let (index, order) = self.order().await;

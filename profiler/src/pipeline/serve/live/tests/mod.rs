@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use profiler_model::*;
+use profiler_probe::features::check_privileges;
 use profiler_serve::front::{Awaited, Front, Order};
 use profiler_serve::machine::Life;
 
