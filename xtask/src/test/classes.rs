@@ -16,6 +16,10 @@ use super::list::Test;
 pub(super) enum Class {
     /// Others; it takes so many eighths of a processor.
     Beside(u32),
+    /// The same, but it takes a processor, and nothing of what it does can disturb others but by that.
+    Calculates,
+    /// What calculates, and nothing else; it takes half a processor.
+    Quiet,
     /// Others, but none of the same line of the table, which this is; it takes half a processor.
     InTurn(usize),
     /// Nothing.
@@ -78,7 +82,8 @@ impl Classes {
                 "waits" => Class::Beside(1),
                 "works" => Class::Beside(2),
                 "records" => Class::Beside(6),
-                "calculates" => Class::Beside(8),
+                "calculates" => Class::Calculates,
+                "quiet" => Class::Quiet,
                 "in-turn" => Class::InTurn(number),
                 "alone" => Class::Alone,
                 "long" => Class::Long,

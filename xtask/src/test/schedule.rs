@@ -2,7 +2,8 @@
 //!
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
 //! as long as the machine has room ([`room`]): each takes so many eighths of a processor; of those that take
-//! turns one at a time. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
+//! turns one at a time. What takes longest comes first, for the end of a run to be short; what is to have it quiet comes
+//! when nothing but what calculates is left, and what runs alone last.
 //!
 //! What does not belong here: processes and clocks; a test is a number.
 
@@ -83,15 +84,25 @@ impl Schedule {
 
     /// Whether there is room for a test that runs beside others, and it is its turn.
     fn may_start(&self, class: Class) -> bool {
-        let in_turn = matches!(class, Class::InTurn(_));
-        let waits = in_turn && self.running.values().any(|running| *running == class);
+        let mut running = self.running.values();
+        let waits = match class {
+            Class::Quiet => {
+                let mut left = self.beside.iter().map(|job| job.class);
+                running.any(|running| *running != Class::Calculates)
+                    || left.any(|left| left != Class::Calculates && left != Class::Quiet)
+            }
+            Class::InTurn(_) => running.any(|running| *running == class),
+            // While one has it quiet, nothing of these is left but what calculates.
+            Class::Beside(_) | Class::Calculates | Class::Alone | Class::Long => false,
+        };
         !waits && self.taken + self.takes(class) <= self.room
     }
 
     fn takes(&self, class: Class) -> u32 {
         match class {
             Class::Beside(eighths) => eighths.min(self.room),
-            Class::InTurn(_) => 4,
+            Class::InTurn(_) | Class::Quiet => 4,
+            Class::Calculates => 8,
             Class::Alone | Class::Long => self.room,
         }
     }
@@ -144,12 +155,14 @@ mod tests {
         };
         (0..500)
             .map(|test| {
-                let class = match random(8) {
+                let class = match random(10) {
                     0 => Class::Alone,
                     1 => Class::Long,
                     2 => Class::Beside(1),
                     3 => Class::Beside(2),
                     4 => Class::Beside(8),
+                    7 => Class::Calculates,
+                    8 => Class::Quiet,
                     5 | 6 => Class::InTurn(random(2) as usize),
                     _ => Class::Beside(1000),
                 };
@@ -172,15 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_beside_what_runs_alone_or_of_the_same_turn() {
+    fn what_runs_beside_another_is_what_may() {
         let jobs = crowd();
         for processors in [1, 2, 5, 64] {
             let all = simulate(&jobs, processors);
             for &(test, start, end) in &all {
                 let class = jobs[test].class;
                 for &(other, other_start, other_end) in &all {
-                    let in_turn = matches!(class, Class::InTurn(_)) && jobs[other].class == class;
-                    if !class.is_alone() && !in_turn {
+                    let beside = jobs[other].class;
+                    let may = match class {
+                        Class::Quiet => beside == Class::Calculates,
+                        Class::InTurn(_) => beside != class,
+                        _ => !class.is_alone(),
+                    };
+                    if may {
                         continue;
                     }
                     let apart = other == test || other_end <= start || end <= other_start;
@@ -202,7 +220,8 @@ mod tests {
                 let taken: u32 = running
                     .map(|(test, _, _)| match jobs[*test].class {
                         Class::Beside(eighths) => eighths.min(room(processors)),
-                        Class::InTurn(_) => 4,
+                        Class::InTurn(_) | Class::Quiet => 4,
+                        Class::Calculates => 8,
                         Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
