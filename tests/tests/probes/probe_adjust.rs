@@ -145,7 +145,10 @@ fn sum(probe: &Probe, of: fn(&Counters) -> u64) -> u64 {
 #[ignore = "a workload of the other tests"]
 fn role() {
     match std::env::var("PROBE_ROLE").as_deref() {
-        Ok("busy") => {
+        Ok(role @ ("busy" | "spare")) => {
+            if role == "spare" {
+                rustix::process::setpriority_process(None, 19).unwrap();
+            }
             let (told, tids) = std::sync::mpsc::channel();
             for _ in 0..2 {
                 let told = told.clone();
@@ -229,7 +232,8 @@ fn samples_are_as_frequent_as_was_asked_last() {
         Workload::start(module_path!(), "busy"),
         Workload::start(module_path!(), "busy"),
     );
-    let stranger = Workload::start(module_path!(), "busy");
+    // It has what the others leave, for whose time it would be waited else.
+    let stranger = Workload::start(module_path!(), "spare");
     let mut probe = Probe::attach(options()).unwrap();
     let events = record_cpu_time(&mut probe, &[&one], Duration::from_millis(100));
     assert_eq!(samples(&events).count(), 0);

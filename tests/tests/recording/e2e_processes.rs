@@ -135,13 +135,13 @@ fn fork_storm_adds_up() -> Outcome {
     };
     let storm = setting.workload("fork_storm.c")?;
     let program = storm.to_string_lossy().into_owned();
-    let (ended, recording) =
-        setting.record(&["-F", "4999", "--", &program, "1000", "10", "500"])?;
+    let (ended, recording) = setting.record(&["-F", "4999", "--", &program, "1000", "5", "500"])?;
     let truth = ended.json()?;
     let samples = recording.of_process("fork_storm");
     let cpu_ns = truth["cpu_ns"].as_u64().ok_or("no truth")?;
     let children = truth["children"].as_u64().ok_or("no truth")?;
-    assert_eq!(children, 10_000);
+    // More than ten thousand samples: what is by chance is within 1 %.
+    assert_eq!(children, 5_000);
     amount(
         "storm",
         weight(&samples),
