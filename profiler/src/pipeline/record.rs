@@ -259,7 +259,7 @@ impl Driver for Recording {
             return Ok(Some(End::Command(status)));
         }
         self.say_ended(session);
-        if self.lasts.is_some_and(|lasts| session.has_lasted(lasts)) {
+        if session.is_over() {
             return Ok(Some(End::Duration));
         }
         Ok(gone.map(|_| End::TargetGone))
@@ -296,10 +296,14 @@ impl Recording {
         let create = request.create;
         let prepared = Prepared::new(request.watch)?;
         let mut session = Session::attach(prepared)?;
+        let begin = |session: &mut Session| {
+            session.last(lasts);
+            session.begin()
+        };
         let output = match request.screen {
             None => {
                 let mut writer = heap::try_boxed(|| Writer::create(path, create))?;
-                session.begin()?;
+                begin(&mut session)?;
                 writer.publish()?;
                 if let Some((folder, parts @ 1..)) = writer.kept()
                     && !request.quiet
@@ -311,7 +315,7 @@ impl Recording {
                 Output::Capture(Box::new(thread), false)
             }
             Some(screen) => {
-                session.begin()?;
+                begin(&mut session)?;
                 let screen = heap::try_boxed(|| Screen::open(screen));
                 Output::Screen(screen.context(|| "failed to use the terminal")?)
             }

@@ -374,15 +374,20 @@ impl Session {
         let taken_out = self.walk.sift(&mut released, self.collector.probe());
         self.counts.samples = self.counts.samples.saturating_sub(taken_out);
         let mut rest = released.drain(..);
+        let mut at_once = AT_ONCE;
         loop {
-            self.walk.take(rest.by_ref().take(AT_ONCE));
+            self.walk.take(rest.by_ref().take(at_once));
             if rest.len() == 0 {
                 break;
             }
             self.close_if_over();
-            // Events are left to resolve: only if the buffers can't wait for the next tick.
+            // Events are left to resolve: only if the buffers can't wait for the next tick. No more may come in than go
+            // out: what finds no room in the buffers meanwhile is counted there.
+            at_once = AT_ONCE;
             if self.collector.is_awake() {
+                let before = self.collector.held_back();
                 self.drain();
+                at_once = at_once.max(self.collector.held_back().saturating_sub(before));
             }
         }
         drop(rest);
@@ -417,10 +422,16 @@ impl Session {
         }
     }
 
-    /// Whether the recording has lasted for `time`. Time does not count while the target does not exist yet.
-    /// No call is recorded after that time, however many events are left to resolve.
-    pub(super) fn has_lasted(&mut self, time: Duration) -> bool {
-        self.awaited().is_none() && self.window.has_lasted(time)
+    /// The recording is to last so long, or until something else ends it. Time does not count while the target does
+    /// not exist yet.
+    pub(super) fn last(&mut self, time: Option<Duration>) {
+        self.window.last(time);
+    }
+
+    /// Whether it has lasted as long as it was to. No call is recorded after that time, however many events are left to
+    /// resolve.
+    pub(super) fn is_over(&self) -> bool {
+        self.awaited().is_none() && self.window.is_over()
     }
 
     fn close_if_over(&mut self) {

@@ -55,7 +55,8 @@ impl Simulation {
             stack: 0,
             sp,
             caller: 0,
-            detail: None,
+            began: Timestamp(0),
+            values: None,
         };
         RawEvent {
             at: Timestamp(self.now),

@@ -122,9 +122,9 @@ impl Case {
     }
 
     fn hit_with(&mut self, probe: u32, edge: RawEdge, sp: u64, caller: u64, items: &[u8]) {
-        let detail = CallDetail {
-            began: (edge == RawEdge::Whole).then_some(Timestamp(self.now - 1_000)),
-            items: items.to_vec().into(),
+        let began = match edge {
+            RawEdge::Whole => self.now - 1_000,
+            _ => 0,
         };
         self.push(RawBody::Call(RawCall {
             pid: Pid(PID),
@@ -136,7 +136,8 @@ impl Case {
             stack: 0,
             sp,
             caller,
-            detail: (!items.is_empty() || edge == RawEdge::Whole).then(|| Box::new(detail)),
+            began: Timestamp(began),
+            values: (!items.is_empty()).then(|| items.into()),
         }));
     }
 

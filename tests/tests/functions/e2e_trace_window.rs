@@ -30,6 +30,8 @@ const CLOSES: Duration = Duration::from_millis(500);
 const READABLE: Duration = Duration::from_secs(1);
 /// How long it waits before it says that.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// A recording of two seconds that has not ended by then does not end.
+const FLOODED: Duration = Duration::from_secs(20);
 /// What the program returns, traced or not.
 const STATUS: i32 = 7;
 const FUNCTIONS: [&str; 2] = ["inner", "outer"];
@@ -560,6 +562,44 @@ fn what_a_recorder_calls_itself_is_not_recorded() -> Outcome {
         // A few, before it is known that it is there.
         assert!(of(pid) < 100, "{} calls of helper {pid}", of(pid));
     }
+    Ok(())
+}
+
+/// More calls than can be taken in, made by all processors without a pause: the recording ends when its time is over, and
+/// what it holds of them is bounded. It looked at nothing else while more came in than went out, and never ended.
+#[test]
+fn calls_without_end_do_not_hold_up_the_end() -> Outcome {
+    let test = "e2e_trace_window::calls_without_end_do_not_hold_up_the_end";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let flood = "while (1) { my @all = map { \"x$_\" } 1..100 }";
+    let begin = || setting.start("perl", Command::new("perl").args(["-e", flood]));
+    let floods = [begin()?, begin()?];
+    let mut command = setting.profiler();
+    command.args(["record", "-a", "-d", "2", "-F", "99", "--args", "--yes"]);
+    command.args(["--trace", "libc:malloc", "--trace", "libc:free"]);
+    command.args(["--budget", "off", "--force", "-o", "out.cap"]);
+    let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
+    let from = Instant::now();
+    let mut peak_kib = 0;
+    while !recorder.has_ended()? && from.elapsed() < FLOODED {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", recorder.pid()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        peak_kib = peak_kib.max(kib.unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = recorder.end(Duration::ZERO)?.success()?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    for flood in floods {
+        let calls = trace.calls.iter();
+        let calls = calls.filter(|call| call.pid == flood.pid()).count();
+        assert!(calls > 10_000, "{calls} calls: {}", ended.stderr);
+    }
+    // 16 MiB of records, and what they become.
+    assert!((1..400 << 10).contains(&peak_kib), "{peak_kib} KiB");
     Ok(())
 }
 

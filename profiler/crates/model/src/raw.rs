@@ -2,6 +2,9 @@
 //!
 //! Addresses and kernel ids as the kernel gave them; stacks stay in the bytes they came in.
 
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
 use bytes::Bytes;
 use profiler_common::{COMM_LEN, sched::WaitRecord, unwind::CopyHead};
 
@@ -272,25 +275,99 @@ pub struct RawCall {
     pub sp: u64,
     /// The return address; 0 if the record does not have it.
     pub caller: u64,
-    /// What most records don't have.
-    pub detail: Option<Box<CallDetail>>,
+    /// For [`RawEdge::Whole`]: when it was entered; else 0.
+    pub began: Timestamp,
+    /// Items of the values fetched, as the kernel side wrote them, without the words of the return address and of
+    /// the time of entry, if there are any.
+    pub values: Option<Items>,
 }
 
 impl RawCall {
-    /// Items of the values fetched, as the kernel side wrote them; empty if there are none.
+    /// Items of the values fetched; empty if there are none.
     pub fn items(&self) -> &[u8] {
-        self.detail.as_ref().map_or(&[], |detail| &detail.items)
+        self.values.as_ref().map_or(&[], Items::bytes)
     }
 }
 
-/// The rarer parts of a [`RawCall`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallDetail {
-    /// For [`RawEdge::Whole`]: when it was entered.
-    pub began: Option<Timestamp>,
-    /// Items of the values fetched, as the kernel side wrote them, without the words of the return
-    /// address and of the time of entry.
-    pub items: Bytes,
+/// Items of one record, in memory that it shares with others ([`ItemStore`]).
+#[derive(Clone)]
+pub struct Items {
+    chunk: Arc<OnceLock<Vec<u8>>>,
+    at: u32,
+    len: u32,
+}
+
+impl Items {
+    /// As they were written; none before the store of theirs was closed.
+    pub fn bytes(&self) -> &[u8] {
+        let from = self.at as usize;
+        let chunk = self.chunk.get();
+        chunk
+            .and_then(|bytes| bytes.get(from..from + self.len as usize))
+            .unwrap_or_default()
+    }
+}
+
+impl From<&[u8]> for Items {
+    fn from(bytes: &[u8]) -> Items {
+        let mut store = ItemStore::default();
+        let items = store.add(bytes);
+        store.close();
+        items
+    }
+}
+
+impl PartialEq for Items {
+    fn eq(&self, other: &Items) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Items {}
+
+impl fmt::Debug for Items {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+/// Keeps the items of many records together: who traces an allocator and allocates for each of its calls traces that,
+/// and pays for a probe of its own each time.
+#[derive(Debug, Default)]
+pub struct ItemStore {
+    chunk: Arc<OnceLock<Vec<u8>>>,
+    filling: Vec<u8>,
+}
+
+impl ItemStore {
+    /// Memory of one chunk, which lives until its last record does.
+    const CHUNK_BYTES: usize = 64 * 1024;
+
+    /// Keeps a copy, which is there to be read when this is closed.
+    pub fn add(&mut self, bytes: &[u8]) -> Items {
+        if self.filling.len() + bytes.len() > Self::CHUNK_BYTES {
+            self.close();
+        }
+        if self.filling.is_empty() {
+            self.filling.reserve(Self::CHUNK_BYTES.max(bytes.len()));
+        }
+        let at = self.filling.len() as u32;
+        self.filling.extend_from_slice(bytes);
+        Items {
+            chunk: Arc::clone(&self.chunk),
+            at,
+            len: bytes.len() as u32,
+        }
+    }
+
+    /// What was added can be read from now on.
+    pub fn close(&mut self) {
+        if !self.filling.is_empty() {
+            let chunk = std::mem::take(&mut self.chunk);
+            // It was never set: each chunk is closed once.
+            let _ = chunk.set(std::mem::take(&mut self.filling));
+        }
+    }
 }
 
 /// What a hit of a probe means.
@@ -402,4 +479,4 @@ pub struct FileIdentity {
     pub generation: u64,
 }
 
-const _: () = assert!(size_of::<RawEvent>() <= 72);
+const _: () = assert!(size_of::<RawEvent>() <= 80);

@@ -80,7 +80,7 @@ use self::{
     waits::{WaitSettings, Waits},
 };
 use profiler_model::decode::Decoder;
-use profiler_model::raw::RawEvent;
+use profiler_model::raw::{ItemStore, RawEvent};
 use profiler_model::{Cpu, Pid, Tid, Timestamp, heap};
 use profiler_target::Filter;
 use profiler_target::cgroup::Hierarchy;
@@ -160,6 +160,7 @@ pub struct Probe {
     /// Side-band records of processors that have gone, not decoded yet.
     left: Vec<(u32, Bytes)>,
     buffer: BytesMut,
+    items: ItemStore,
 }
 
 #[derive(Clone, Copy)]
@@ -332,6 +333,7 @@ impl Probe {
             adjustment: options.adjustable.then(Adjustment::default),
             left: Vec::new(),
             buffer: BytesMut::new(),
+            items: ItemStore::default(),
         });
         for cpu in &probe.cpus {
             probe.poll(cpu, true)?;
@@ -391,15 +393,16 @@ impl Probe {
                 .take(&mut self.buffer, |record| decoder.record(record, out));
             if let Some(ring) = &mut cpu.call_ring {
                 let number = Cpu(cpu.cpu);
-                let buffer = &mut self.buffer;
+                let items = &mut self.items;
                 let taken = ring.visit(|record| {
-                    decoder.call(number, record, |items| ring::copy(items, buffer), out);
+                    decoder.call(number, record, |values| items.add(values), out);
                 });
                 // Then some may have found no room, which is to be known before what came since is told.
                 filled |= taken >= ring.bytes() / 2;
                 stats.ring_bytes += taken;
             }
         }
+        self.items.close();
         if filled {
             let lost_calls = losses::read_call_losses(&self.ebpf);
             self.losses.update_calls(&lost_calls, now(), out);

@@ -79,7 +79,7 @@ impl Ring {
 }
 
 /// Copies a record into memory that it shares with others.
-pub(super) fn copy(record: &[u8], buffer: &mut BytesMut) -> Bytes {
+fn copy(record: &[u8], buffer: &mut BytesMut) -> Bytes {
     if buffer.capacity() < record.len() {
         buffer.reserve(CHUNK_BYTES.max(record.len()));
     }

@@ -17,8 +17,8 @@ pub(super) struct Window {
     from: Timestamp,
     /// This is when all was ready, and not when it was attached.
     is_exact: bool,
-    /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
-    ends_at: Option<Instant>,
+    /// How long it lasts, if that is known: from then on no call is wanted, even if there is no time to end it.
+    lasts: Option<Duration>,
     /// What is left out at the beginning is over.
     is_open: bool,
     /// When that is over, where it is known.
@@ -36,7 +36,7 @@ impl Window {
             started: Instant::now(),
             from: at,
             is_exact: false,
-            ends_at: None,
+            lasts: None,
             is_open: delay.is_zero(),
             opens_at: None,
             suspended: false,
@@ -110,14 +110,15 @@ impl Window {
         self.suspended = suspended;
     }
 
-    /// Whether it has lasted so long. It is over when that time is, however much there is to be resolved by then.
-    pub(super) fn has_lasted(&mut self, time: Duration) -> bool {
-        *self.ends_at.get_or_insert(self.started + time) <= Instant::now()
+    /// It lasts so long, since time counts; none: as long as nothing else ends it.
+    pub(super) fn last(&mut self, time: Option<Duration>) {
+        self.lasts = time;
     }
 
-    /// Whether it is over.
+    /// Whether that time is over, however much there is to be resolved by then.
     pub(super) fn is_over(&self) -> bool {
-        self.ends_at.is_some_and(|at| at <= Instant::now())
+        let over = |lasts| self.started.elapsed() >= lasts;
+        !self.awaiting && self.lasts.is_some_and(over)
     }
 
     /// How long it has gone on since it began.

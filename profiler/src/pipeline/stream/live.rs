@@ -272,6 +272,7 @@ impl Driver for Live {
             Input::Order(order) => self.obey(order, session),
             Input::Accepted => {
                 self.held = false;
+                session.last(self.lasts);
                 session.begin()?;
                 self.agent.report(self.mode);
                 None
@@ -289,8 +290,7 @@ impl Driver for Live {
         if self.held {
             return Ok(None);
         }
-        let is_over = self.lasts.is_some_and(|lasts| session.has_lasted(lasts));
-        Ok(is_over.then_some(End::Duration))
+        Ok(session.is_over().then_some(End::Duration))
     }
 
     fn signalled(&mut self, signal: Heard, session: &mut Session) -> Result<Option<End>, Failure> {

@@ -347,7 +347,8 @@ mod tests {
                 stack: 0,
                 sp: 0,
                 caller: 0,
-                detail: None,
+                began: Timestamp(0),
+                values: None,
             }),
         }
     }

@@ -4,7 +4,6 @@
 //! Items are checked to be whole, but not read: what they mean depends on what was asked for. The
 //! first ones, which flags and edges announce (the caller, when a whole call began), are taken off.
 
-use bytes::Bytes;
 use profiler_common::call::{
     CALL_AFTER_LOSS, CALL_HAS_CALLER, CallHead, Cookie, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP,
     EDGE_LAND, EDGE_THROW, EDGE_WHOLE, ITEM_OK, split_item,
@@ -12,15 +11,15 @@ use profiler_common::call::{
 use zerocopy::FromBytes;
 
 use super::{Bad, read};
-use crate::raw::{CallDetail, RawBody, RawCall, RawEdge, RawEvent};
+use crate::raw::{Items, RawBody, RawCall, RawEdge, RawEvent};
 use crate::{Cpu, Pid, Tid, Timestamp};
 
-/// Decodes a record; nothing if its edge is not known. `copy` makes the items outlive the record.
+/// Decodes a record; nothing if its edge is not known. `keep` makes the items outlive the record.
 #[inline]
 pub(super) fn decode(
     cpu: Cpu,
     record: &[u8],
-    copy: impl FnOnce(&[u8]) -> Bytes,
+    keep: impl FnOnce(&[u8]) -> Items,
 ) -> Result<Option<RawEvent>, Bad> {
     let (head, mut items): (CallHead, _) = read(record)?;
     let Some(edge) = edge(head.what >> 24 & 0xf) else {
@@ -38,22 +37,18 @@ pub(super) fn decode(
         stack: head.stack,
         sp: head.sp,
         caller: 0,
-        detail: None,
+        began: Timestamp(0),
+        values: None,
     };
-    let mut began = None;
     if edge == RawEdge::Whole {
-        began = Some(Timestamp(word(&mut items)?.ok_or(Bad)?));
+        call.began = Timestamp(word(&mut items)?.ok_or(Bad)?);
     }
     if flags & CALL_HAS_CALLER != 0 {
         call.caller = word(&mut items)?.unwrap_or(0);
     }
-    if began.is_some() || !items.is_empty() {
+    if !items.is_empty() {
         check_items(items)?;
-        let items = match items {
-            [] => Bytes::new(),
-            items => copy(items),
-        };
-        call.detail = Some(Box::new(CallDetail { began, items }));
+        call.values = Some(keep(items));
     }
     Ok(Some(RawEvent {
         at: Timestamp(head.at_ns),
@@ -119,7 +114,7 @@ mod tests {
     }
 
     fn decoded(record: &[u8]) -> Result<Option<RawCall>, Bad> {
-        let event = decode(Cpu(3), record, Bytes::copy_from_slice)?;
+        let event = decode(Cpu(3), record, |items| items.into())?;
         Ok(event.map(|event| match event.body {
             RawBody::Call(call) => {
                 assert_eq!(event.cpu, Cpu(3));
@@ -143,7 +138,8 @@ mod tests {
             stack: 5,
             sp: 0x7fff_0000_1000,
             caller: 0,
-            detail: None,
+            began: Timestamp(0),
+            values: None,
         };
         let expected = RawEvent {
             at: Timestamp(1000),
@@ -162,8 +158,7 @@ mod tests {
         let call = decoded(&record(EDGE_WHOLE, CALL_HAS_CALLER, &items))
             .unwrap()
             .unwrap();
-        let began = call.detail.as_ref().and_then(|detail| detail.began);
-        assert_eq!((began, call.caller), (Some(Timestamp(900)), 0x40_1000));
+        assert_eq!((call.began, call.caller), (Timestamp(900), 0x40_1000));
         assert_eq!(call.items(), &record(0, 0, &[(ITEM_CUT, text)])[32..]);
         assert_eq!(call.items().len(), 24);
 

@@ -22,7 +22,7 @@ use profiler_common::{
 };
 use zerocopy::FromBytes;
 
-use crate::raw::{RawBody, RawEvent};
+use crate::raw::{Items, RawBody, RawEvent};
 use crate::{Cpu, Lost, LostReason, Timestamp};
 
 /// Decodes records and counts what it can't.
@@ -50,17 +50,17 @@ impl Decoder {
         }
     }
 
-    /// Decodes a record of a call from the ring buffer of `cpu`. `copy` is called for what must
+    /// Decodes a record of a call from the ring buffer of `cpu`. `keep` is called for what must
     /// outlive the record: the items, of those few that have any.
     #[inline]
     pub fn call(
         &mut self,
         cpu: Cpu,
         record: &[u8],
-        copy: impl FnOnce(&[u8]) -> Bytes,
+        keep: impl FnOnce(&[u8]) -> Items,
         out: &mut Vec<RawEvent>,
     ) {
-        let event = call::decode(cpu, record, copy);
+        let event = call::decode(cpu, record, keep);
         self.take(event, out);
     }
 

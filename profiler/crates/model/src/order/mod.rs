@@ -251,7 +251,8 @@ mod tests {
             stack: 0,
             sp,
             caller: 0,
-            detail: None,
+            began: Timestamp(0),
+            values: None,
         });
         RawEvent {
             at: Timestamp(at),

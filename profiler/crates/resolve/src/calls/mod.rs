@@ -232,8 +232,7 @@ impl Calls {
                 );
             }
             RawEdge::Whole => {
-                let began = call.detail.as_ref().and_then(|detail| detail.began);
-                let began = began.unwrap_or(at).min(at);
+                let began = call.began.min(at);
                 let (depth, self_ns) = self.shadows.pass(&hit, Some(began.0), &mut left);
                 self.left(place, &mut left, None, frames.epoch);
                 // Values are fetched when the record is made, which is at the exit.
