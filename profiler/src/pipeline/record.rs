@@ -296,14 +296,10 @@ impl Recording {
         let create = request.create;
         let prepared = Prepared::new(request.watch)?;
         let mut session = Session::attach(prepared)?;
-        let begin = |session: &mut Session| {
-            session.last(lasts);
-            session.begin()
-        };
         let output = match request.screen {
             None => {
                 let mut writer = heap::try_boxed(|| Writer::create(path, create))?;
-                begin(&mut session)?;
+                session.begin()?;
                 writer.publish()?;
                 if let Some((folder, parts @ 1..)) = writer.kept()
                     && !request.quiet
@@ -315,11 +311,12 @@ impl Recording {
                 Output::Capture(Box::new(thread), false)
             }
             Some(screen) => {
-                begin(&mut session)?;
+                session.begin()?;
                 let screen = heap::try_boxed(|| Screen::open(screen));
                 Output::Screen(screen.context(|| "failed to use the terminal")?)
             }
         };
+        session.last(lasts);
         priority.records();
         if !request.quiet
             && let Some(awaited) = session.awaited()

@@ -49,7 +49,7 @@ use self::command::Command;
 use self::cuts::{Border, Cut, Cuts};
 use self::walk::Walk;
 use self::window::Window;
-use super::signals::Impatience;
+use super::signals::{Impatience, end_is_wanted};
 use super::targets::Target;
 use super::tracer::{Leaving, News, TraceSummary};
 
@@ -435,7 +435,9 @@ impl Session {
     }
 
     fn close_if_over(&mut self) {
-        if let Some(probe) = self.collector.probe().filter(|_| self.window.is_over()) {
+        // A command is given the signal, and goes on as long as it wants.
+        let is_over = self.window.is_over() || (end_is_wanted() && !self.command.is_running());
+        if let Some(probe) = self.collector.probe().filter(|_| is_over) {
             self.walk.close(probe);
         }
     }

@@ -4,7 +4,7 @@
 //! does about them (`record`).
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,14 @@ impl Listened {
     }
 }
 
+/// Whether a signal to end has come, whether or not anybody has listened to it yet.
+static CAME: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal to end has come: for who works for long and does not listen meanwhile.
+pub(super) fn end_is_wanted() -> bool {
+    CAME.load(Ordering::Relaxed)
+}
+
 /// When somebody listened last to a signal that had come.
 static HEARD: Mutex<Option<Instant>> = Mutex::new(None);
 
@@ -77,6 +85,7 @@ fn watch_for_deafness() -> io::Result<()> {
                     continue;
                 }
             }
+            CAME.store(true, Ordering::Relaxed);
             let now = Instant::now();
             let Some(since) = first.replace(now).filter(|&since| !is_heard(since)) else {
                 continue;

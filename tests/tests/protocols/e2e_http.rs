@@ -428,6 +428,33 @@ fn what_may_not_be_is_refused() -> Outcome {
     Ok(())
 }
 
+/// Who is not admitted at all hears that, and what would admit it.
+#[test]
+fn other_users_are_told_that_they_are_not_admitted() -> Outcome {
+    let test = "e2e_http::other_users_are_told_that_they_are_not_admitted";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let server = Server::start(&setting, &[])?;
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /clock HTTP/1.1\\r\\nHost: localhost:{port}\\r\\n\\r\\n' >&3; \
+         timeout 10 cat <&3",
+        port = server.port
+    );
+    let mut bash = Command::new("/bin/bash");
+    bash.args(["-c", &script]).uid(NOBODY).gid(NOBODY);
+    let output = bash.current_dir("/").output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with("HTTP/1.1 403"), "{output:?}");
+    assert!(
+        said.contains("NotAllowedError") && said.contains("--allow-user"),
+        "{said}"
+    );
+    assert_eq!(server.ask("GET", "/clock", &[], None)?.status, 200);
+    server.end()?;
+    Ok(())
+}
+
 /// Asks for another's process, and for its own.
 const NOBODYS_CLIENT: &str = "
 import json, os, sys, urllib.error, urllib.request

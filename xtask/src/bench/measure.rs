@@ -1,7 +1,7 @@
 //! Running a tool and measuring it: CPU time, anonymous memory, BPF maps.
 //!
 //! CPU time is what the kernel charges to the process and the children that it waited for
-//! (`wait4`). Anonymous memory is the highest `RssAnon` seen at steps of 20 ms, the peak is the kernel's
+//! (`wait4`), and to those processes of the profiler that outlive it: they become ours, and are waited for here. Anonymous memory is the highest `RssAnon` seen at steps of 20 ms, the peak is the kernel's
 //! own `VmHWM` at the last of them; BPF maps are the sum of `memlock` of the maps that the process holds.
 //! All in nanoseconds and bytes.
 
@@ -63,6 +63,11 @@ impl Watched {
         error: Stdio,
     ) -> io::Result<Watched> {
         command.stdin(input).stdout(output).stderr(error);
+        let inherits: libc::c_ulong = 1;
+        // SAFETY: the request takes a number.
+        if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, inherits) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let started = Instant::now();
         let child = command.spawn().map_err(|error| {
             io::Error::new(
@@ -100,26 +105,48 @@ impl Watched {
 
     /// Waits for its end.
     pub(crate) fn end(self) -> io::Result<(ExitStatus, Usage)> {
-        let mut status = 0;
-        // SAFETY: all zeros is a valid rusage.
-        let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers are to live, writable variables; the pid is our own child, which
-        // nothing else waits for.
-        let waited = unsafe { libc::wait4(self.pid().cast_signed(), &mut status, 0, &mut rusage) };
-        if waited < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let (status, own_ns) = wait(self.pid())?;
         let wall = self.started.elapsed();
         let (anon_bytes, peak_bytes, map_bytes) = self.watcher.stop();
         let usage = Usage {
-            cpu_ns: time_ns(rusage.ru_utime) + time_ns(rusage.ru_stime),
+            cpu_ns: own_ns + left_behind_ns()?,
             wall_ns: wall.as_nanos() as u64,
             anon_bytes,
             peak_bytes,
             map_bytes,
         };
-        Ok((ExitStatus::from_raw(status), usage))
+        Ok((status, usage))
     }
+}
+
+/// Waits for a child of ours, which nothing else waits for: how it ended, and its CPU time.
+fn wait(pid: u32) -> io::Result<(ExitStatus, u64)> {
+    let mut status = 0;
+    // SAFETY: all zeros is a valid rusage.
+    let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live, writable variables.
+    let waited = unsafe { libc::wait4(pid.cast_signed(), &mut status, 0, &mut rusage) };
+    if waited < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let cpu_ns = time_ns(rusage.ru_utime) + time_ns(rusage.ru_stime);
+    Ok((ExitStatus::from_raw(status), cpu_ns))
+}
+
+/// The CPU time of the profiler's processes that it has left behind, once they have ended.
+fn left_behind_ns() -> io::Result<u64> {
+    let mut cpu_ns = 0;
+    for thread in fs::read_dir("/proc/self/task")?.flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let pids = children.split_whitespace().flat_map(str::parse::<u32>);
+        for pid in pids {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name.starts_with("profiler-") {
+                cpu_ns += wait(pid)?.1;
+            }
+        }
+    }
+    Ok(cpu_ns)
 }
 
 /// Runs `command` to its end; it must succeed.

@@ -272,8 +272,8 @@ impl Driver for Live {
             Input::Order(order) => self.obey(order, session),
             Input::Accepted => {
                 self.held = false;
-                session.last(self.lasts);
                 session.begin()?;
+                session.last(self.lasts);
                 self.agent.report(self.mode);
                 None
             }

@@ -43,6 +43,9 @@ use profiler_model::Batch;
 pub(super) const ADMITTING: usize = 2;
 /// Connections beyond those that are served: being admitted or refused.
 const MORE_CONNECTIONS: usize = 64;
+/// Clients that are refused and told why at a time, and how long each may take to ask: others are cut off.
+const DISMISSED: usize = 8;
+const DISMISSAL: Duration = Duration::from_secs(1);
 /// How often it is looked what is due.
 const TICK: Duration = Duration::from_millis(50);
 /// After a connection could not be accepted.
@@ -87,6 +90,7 @@ pub(super) struct Serving {
     pub(super) options: HttpOptions,
     tls: Option<TlsAcceptor>,
     refused: Cell<u64>,
+    dismissing: Semaphore,
     connections: Cell<u64>,
 }
 
@@ -113,6 +117,7 @@ pub(super) async fn run(
         options,
         tls,
         refused: Cell::new(0),
+        dismissing: Semaphore::new(DISMISSED),
         connections: Cell::new(0),
     });
     let path = match &listener {
@@ -302,7 +307,10 @@ async fn connect_tcp(
     let admission = &serving.options.admission;
     let uid = match admission.admit_aside(&stream, address).await {
         Ok(Ok(uid)) => uid,
-        Ok(Err(refusal)) => return serving.refuse(&refusal.to_string()),
+        Ok(Err(refusal)) => {
+            drop(permit);
+            return dismiss(&serving, stream, &refusal.to_string()).await;
+        }
         Err(error) => return log::debug!("{address} was not admitted: {error}"),
     };
     if let Err(error) = sockopt::set_tcp_nodelay(&stream, true) {
@@ -342,7 +350,8 @@ async fn connect_unix(
         Err(error) => return log::debug!("a client of a socket has gone: {error}"),
     };
     if let Err(refusal) = serving.options.admission.admit_user(uid) {
-        return serving.refuse(&refusal.to_string());
+        drop(permit);
+        return dismiss(&serving, stream, &refusal.to_string()).await;
     }
     let peer = Peer {
         local: None,
@@ -350,6 +359,41 @@ async fn connect_unix(
         is_encrypted: false,
     };
     converse(&serving, stream, peer, permit).await;
+}
+
+/// Refuses a client. What it asks is answered by the reason; not where it would have to agree on keys first.
+async fn dismiss(
+    serving: &Serving,
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    reason: &str,
+) {
+    serving.refuse(reason);
+    let Ok(_one) = serving.dismissing.try_acquire() else {
+        return;
+    };
+    if serving.tls.is_some() {
+        return;
+    }
+    let io = Io {
+        stream,
+        stall: DISMISSAL,
+        until: Box::pin(sleep(DISMISSAL)),
+    };
+    let service = service_fn(|_: Request<Incoming>| async {
+        Ok::<Response<Answered>, Infallible>(routes::refusal(reason))
+    });
+    let connection = http1::Builder::new()
+        .timer(Clock)
+        .keep_alive(false)
+        .header_read_timeout(DISMISSAL)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(io, service);
+    tokio::select! {
+        // It has gone, or has its answer.
+        _ = tokio::time::timeout(DISMISSAL, connection) => {}
+        () = serving.closing() => {}
+    }
 }
 
 /// Answers the requests of one connection, which ends with the permit.

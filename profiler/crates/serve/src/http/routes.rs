@@ -99,6 +99,11 @@ pub(super) async fn answer(
     response
 }
 
+/// What a client hears that is not admitted.
+pub(super) fn refusal(reason: &str) -> Response<Answered> {
+    respond(failed(&Error::new(ErrorName::NotAllowedError, reason)))
+}
+
 /// Who asks, if it may.
 fn client(serving: &Serving, peer: Peer, request: &Request<Incoming>) -> Result<Client, Error> {
     let headers = request.headers();

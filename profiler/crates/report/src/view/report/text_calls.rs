@@ -256,11 +256,21 @@ impl<'a> Writer<'a> {
                 0 => String::new(),
                 more => format!(", {} that could not be written", count(more)),
             };
+            // Those that a limit asks to have lasted are recorded when they return.
+            let known = lost.saturating_add(left_out);
+            let known = known.saturating_add(self.calls.summary.unwritten_records);
+            let endless = match missing.saturating_sub(known) {
+                0 => String::new(),
+                more => format!(
+                    ", {} that did not return, or not yet: by an exception, a jump, the end of a thread",
+                    count(more)
+                ),
+            };
             notes.push((
                 "l",
                 format!(
-                    "{} not in the recording ({} lost{unwritten}, {} left out by a limit): counted, but \
-                     in no time",
+                    "{} not in the recording ({} lost{unwritten}, {} left out by a limit{endless}): \
+                     counted, but in no time",
                     plural(missing, "call"),
                     plural(lost, "record"),
                     count(left_out)
