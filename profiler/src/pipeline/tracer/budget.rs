@@ -122,14 +122,18 @@ impl Budget {
         for (index, &(number, level)) in steps.iter().enumerate() {
             self.step_down(&mut plans.probes, number, level, at, out);
             let name = &plans.probes[number].plan.function.name;
-            let calls = rate(number);
+            // One that was off duty has a cost by what it was called before.
+            let calls = match rate(number) {
+                0 => String::new(),
+                calls => format!(" ({calls} calls a second)"),
+            };
             let level_of_line = match index < told {
                 true => log::Level::Warn,
                 false => log::Level::Info,
             };
             log::log!(
                 level_of_line,
-                "{too_much}: {name} ({calls} calls a second) {}",
+                "{too_much}: {name}{calls} {}",
                 becomes(level)
             );
             changed.push(number);
