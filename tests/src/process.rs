@@ -34,6 +34,17 @@ pub fn ran_ns(id: u32) -> io::Result<u64> {
     ns.parse().map_err(io::Error::other)
 }
 
+/// A number of `/proc/PID/status`: kilobytes or a count.
+pub fn status(pid: u32, name: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key == name).then(|| value.trim_end_matches(" kB").trim())
+    });
+    let value = value.ok_or_else(|| io::Error::other(format!("no {name} of process {pid}")))?;
+    value.parse().map_err(io::Error::other)
+}
+
 /// Waits until a process has used so much more CPU time.
 pub fn burnt(pid: u32, more: Duration) -> io::Result<()> {
     let (begin, until) = (Instant::now(), ran_ns(pid)? + more.as_nanos() as u64);

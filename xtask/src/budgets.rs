@@ -5,7 +5,8 @@
 //! reader judges.
 //!
 //! `--build` comes before, from an empty target folder: it builds the release and notes the CPU time, which
-//! other work on the machine hardly changes; what both are made of is built with `xtask` before. What does not belong here: how the start is measured (`bench::start`).
+//! other work on the machine hardly changes; what both are made of is built with `xtask` before. What does not
+//! belong here: how the start is measured (`bench::start`).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use profiler_common::call::{CALL_HAS_CALLER, CallHead, EDGE_WHOLE, ITEM_OK};
+use profiler_common::call::{CALL_HAS_CALLER, CallHead, EDGE_WHOLE, ITEM_OK, split_item};
 use profiler_model::decode::Decoder;
 use profiler_model::raw::{Comm, RawBody, RawCall, RawEdge, RawEvent};
 use profiler_model::{
@@ -88,7 +88,14 @@ fn decoded(record: &[u8]) -> Option<RawEvent> {
     assert!(record.ends_with(call.items()));
     assert!(record.len() >= size_of::<CallHead>() + call.items().len());
     assert_eq!(copied.unwrap_or_default(), call.items());
-    assert!(call.edge == RawEdge::Whole || call.began.0 == 0);
+    let began = match call.edge {
+        RawEdge::Whole => split_item(&record[size_of::<CallHead>()..])?
+            .1
+            .try_into()
+            .ok()?,
+        _ => [0; 8],
+    };
+    assert_eq!(call.began.0, u64::from_ne_bytes(began));
     Some(event)
 }
 

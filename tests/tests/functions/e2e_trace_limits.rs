@@ -3,13 +3,11 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::setting::{LIMIT, Setting};
-use profiler_tests::skip::skip;
 use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
 
@@ -82,22 +80,12 @@ fn least_duration() -> Outcome {
 #[test]
 fn calls_that_do_not_return_are_said_to_be_missing() -> Outcome {
     let test = "e2e_trace_limits::calls_that_do_not_return_are_said_to_be_missing";
-    let Some(setting) = Setting::new(test)? else {
+    let Some((setting, program)) = prepared(test, "trace_slow_jumps.c", Build::Optimised)? else {
         return Ok(());
     };
-    let (source, program) = (setting.path("jumps.c"), setting.path("jumps"));
-    std::fs::write(&source, JUMPS)?;
-    let built = Command::new("cc")
-        .args(["-O1", "-g", "-o"])
-        .args([&program, &source])
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        skip(test, "there is no C compiler");
-        return Ok(());
-    }
     let program = program.to_string_lossy();
     let record = ["record", "--force", "-o", "out.cap", "--no-samples"];
-    let calls = ["--budget", "off", "--trace", "jumps:slow_*"];
+    let calls = ["--budget", "off", "--trace", "trace_slow_jumps:slow_*"];
     let limit = ["--min-duration", "1ms", "--", &program];
     setting
         .run(&[&record[..], &calls, &limit].concat())?
@@ -117,21 +105,6 @@ fn calls_that_do_not_return_are_said_to_be_missing() -> Outcome {
     );
     Ok(())
 }
-
-/// Ten calls that return, and seven that are left by a jump, of 3 ms each.
-const JUMPS: &str = r"
-#include <setjmp.h>
-#include <unistd.h>
-static jmp_buf to;
-__attribute__((noinline)) int slow_return(int n) { usleep(3000); return n + 1; }
-__attribute__((noinline)) int slow_jump(int n) { usleep(3000); longjmp(to, n + 1); return n; }
-int main(void) {
-    volatile int sum = 0;
-    for (volatile int i = 0; i < 10; i++) sum += slow_return(i);
-    for (volatile int i = 0; i < 7; i++) if (!setjmp(to)) sum += slow_jump(i);
-    return sum < 0;
-}
-";
 
 #[test]
 fn most_depth() -> Outcome {

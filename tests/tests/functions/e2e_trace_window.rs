@@ -17,7 +17,7 @@ use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{
     Held, held_by, keepers_of, wait_until_ended, wait_until_gone,
 };
-use profiler_tests::process::{Ended, Running};
+use profiler_tests::process::{Ended, Running, status};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Code, Edge, How, Live, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
@@ -584,11 +584,8 @@ fn calls_without_end_do_not_hold_up_the_end() -> Outcome {
     let from = Instant::now();
     let mut peak_kib = 0;
     while !recorder.has_ended()? && from.elapsed() < FLOODED {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", recorder.pid()));
-        let status = status.unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        peak_kib = peak_kib.max(kib.unwrap_or(0));
+        // Of one that has just ended there is none.
+        peak_kib = peak_kib.max(status(recorder.pid(), "VmHWM").unwrap_or(0));
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = recorder.end(Duration::ZERO)?.success()?;

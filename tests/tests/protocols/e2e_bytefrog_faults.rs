@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{Held, held_by, is_helper, wait_until_gone};
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, status};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, How, prepared};
 use profiler_wire::bytefrog::{Configuration, HqMessage};
@@ -196,13 +196,7 @@ fn a_receiver_that_stands_still() -> Outcome {
     counting.wait_for(all, &mut running)?;
     // The end of the program is seen, and there is no room for what is left of it.
     std::thread::sleep(Duration::from_millis(500));
-    let status = fs::read_to_string(format!("/proc/{}/status", running.pid()))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let peak: u64 = peak
-        .ok_or("no peak")?
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()?;
+    let peak = status(running.pid(), "VmHWM")?;
     assert!(!running.has_ended()?);
     receiver.running.signal(Signal::CONT)?;
     let ended = running.end(LIMIT)?.success()?;

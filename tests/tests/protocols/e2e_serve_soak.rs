@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::e2e_http_shared::{self, Remote};
 use crate::e2e_rdp_shared::{Client, counts, port_in};
-use crate::e2e_tcf_shared::{Agent, Failure, Talking, descriptors, status, with_clients};
+use crate::e2e_tcf_shared::{Agent, Failure, Talking, descriptors, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, status};
 use serde_json::json;
 
 /// More memory than that it never needs for such clients.

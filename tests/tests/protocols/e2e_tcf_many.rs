@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, Talking, descriptors, status, with_clients};
+use crate::e2e_tcf_shared::{Agent, Talking, descriptors, with_clients};
 use profiler_tests::Outcome;
+use profiler_tests::process::status;
 use serde_json::{Value, json};
 
 /// More than that the agent's memory never is, whatever clients do: twice what they may cost by their

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::e2e_tcf_shared::{Agent, descriptors, status, with_clients};
+use crate::e2e_tcf_shared::{Agent, descriptors, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, status};
 
 /// How long files of what has ended stay open at most: processes can be asked about for 10 s, which is
 /// looked at each 5 s, and what was read of files is dropped when no name was asked for in 10 s.

@@ -21,7 +21,6 @@ use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::LIMIT;
 use profiler_tests::skip::skip;
-
 use rustix::process::Signal;
 
 use super::unprivileged::{NOBODY, Unprivileged};

@@ -1,9 +1,10 @@
 //! Running a tool and measuring it: CPU time, anonymous memory, BPF maps.
 //!
 //! CPU time is what the kernel charges to the process and the children that it waited for
-//! (`wait4`), and to those processes of the profiler that outlive it: they become ours, and are waited for here. Anonymous memory is the highest `RssAnon` seen at steps of 20 ms, the peak is the kernel's
-//! own `VmHWM` at the last of them; BPF maps are the sum of `memlock` of the maps that the process holds.
-//! All in nanoseconds and bytes.
+//! (`wait4`), and to those processes of the profiler that outlive it: they become ours, and are waited for
+//! here. Anonymous memory is the highest `RssAnon` seen at steps of 20 ms, the peak is the kernel's own `VmHWM`
+//! at the last of them; BPF maps are the sum of `memlock` of the maps that the process holds. All in
+//! nanoseconds and bytes.
 
 #![allow(unsafe_code)]
 
@@ -63,11 +64,7 @@ impl Watched {
         error: Stdio,
     ) -> io::Result<Watched> {
         command.stdin(input).stdout(output).stderr(error);
-        let inherits: libc::c_ulong = 1;
-        // SAFETY: the request takes a number.
-        if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, inherits) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let started = Instant::now();
         let child = command.spawn().map_err(|error| {
             io::Error::new(

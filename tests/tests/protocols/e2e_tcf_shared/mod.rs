@@ -293,17 +293,6 @@ pub(crate) fn now_s() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// A number of `/proc/PID/status`: kilobytes or a count.
-pub(crate) fn status(pid: u32, name: &str) -> Result<u64, Failure> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key == name).then(|| value.trim().to_owned())
-    });
-    let line = line.ok_or_else(|| format!("no {name} in the status of {pid}"))?;
-    Ok(line.trim_end_matches(" kB").trim().parse()?)
-}
-
 /// What the descriptors of a process are, each kind with its number: `anon_inode:bpf-map`, `socket`, ..
 pub(crate) fn descriptors(pid: u32) -> Result<std::collections::BTreeMap<String, usize>, Failure> {
     let mut kinds = std::collections::BTreeMap::new();

@@ -286,10 +286,7 @@ impl Receiving {
 
     /// The most memory that it has had, in bytes.
     pub fn peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.unwrap().trim().trim_end_matches(" kB");
-        kib.parse::<u64>().unwrap() << 10
+        profiler_tests::process::status(self.child.id(), "VmHWM").unwrap() << 10
     }
 
     /// Has it stand still; it does when this returns.
