@@ -5,15 +5,18 @@
 //! offsets, addresses ELF virtual addresses. Source: the System V ABI, chapters 4 and 5, and
 //! elf(5).
 //!
-//! What does not belong here: what symbols mean (`object`), lines (blazesym reads those for
+//! What does not belong here: compressed sections (`packed`), what symbols mean (`object`), lines (blazesym reads those for
 //! `resolve`), and how a file is opened (`resolve`).
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use flate2::bufread::ZlibDecoder;
 use profiler_model::BuildId;
+
+mod packed;
+
+pub use packed::unpack;
 
 /// Most program headers that are read.
 const MAX_SEGMENTS: usize = 256;
@@ -26,14 +29,6 @@ const MAX_NAMES_BYTES: u64 = 1 << 20;
 /// Most bytes of a section's name that are kept: no name that is looked for is longer, and names may lie
 /// over each other.
 const MAX_NAME_BYTES: usize = 256;
-/// Most bytes that all compressed sections of a file may have when unpacked, and before.
-const MAX_UNPACKED_BYTES: u64 = 256 << 20;
-/// Most bytes of a packed section that are read to check it.
-const MAX_PACKED_BYTES: u64 = 128 << 20;
-/// Most bytes that zlib makes of one; a longer length is a lie.
-const MAX_ZLIB_RATIO: u64 = 1032;
-/// Most memory that unpacking `.gnu_debugdata` may need for its window.
-const XZ_MEMORY_KIB: u32 = 64 << 10;
 
 /// Most bytes of the path of a program interpreter.
 const MAX_INTERPRETER_BYTES: u64 = 4096;
@@ -52,8 +47,6 @@ pub const SHT_DYNSYM: u32 = 11;
 const SHF_EXECINSTR: u64 = 1 << 2;
 const SHF_COMPRESSED: u64 = 1 << 11;
 const NT_GNU_BUILD_ID: u32 = 3;
-const ELFCOMPRESS_ZLIB: u32 = 1;
-const ELFCOMPRESS_ZSTD: u32 = 2;
 
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -322,61 +315,6 @@ impl Elf {
         }
         Ok(sections)
     }
-
-    /// Refuses sections that would unpack to more than is allowed, before a library without limits
-    /// unpacks them.
-    pub fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
-        let mut left = MAX_UNPACKED_BYTES;
-        // Sections may lie over each other, and say that they unpack to nothing.
-        let mut packed = MAX_UNPACKED_BYTES;
-        for section in sections {
-            let unpacked = if section.is_packed() && section.kind != SHT_NOBITS {
-                packed = packed
-                    .checked_sub(section.len)
-                    .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
-                let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-                let packed = Packed::read(&bytes, self.wide)?;
-                if packed.is_bomb(left) {
-                    return Err(ElfError::Bomb(section.name.clone()));
-                }
-                packed.declared
-            } else if section.name == ".gnu_debugdata" {
-                let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-                count_bytes(unpacking(&bytes), left)
-            } else {
-                0
-            };
-            left = left
-                .checked_sub(unpacked)
-                .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
-        }
-        Ok(())
-    }
-
-    /// The contents of a section as they were before they were compressed.
-    pub fn contents(
-        &self,
-        file: &File,
-        section: &Section,
-        limit: u64,
-    ) -> Result<Vec<u8>, ElfError> {
-        if !section.is_packed() {
-            return section.bytes(file, limit);
-        }
-        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-        unpack(&bytes, self.wide, limit).ok_or_else(|| ElfError::Bomb(section.name.clone()))
-    }
-
-    /// The bytes of `.gnu_debugdata`, an ELF file with the symbols that a distribution left out.
-    pub fn mini_debug_info(&self, file: &File, section: &Section) -> Result<Vec<u8>, ElfError> {
-        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-        let mut unpacked = Vec::new();
-        let mut reader = io::Read::take(unpacking(&bytes), MAX_UNPACKED_BYTES);
-        match io::Read::read_to_end(&mut reader, &mut unpacked) {
-            Ok(_) => Ok(unpacked),
-            Err(_) => Err(ElfError::Bomb(section.name.clone())),
-        }
-    }
 }
 
 impl Section {
@@ -415,68 +353,6 @@ impl Section {
     /// Length in the file.
     pub fn bytes_in_file(&self) -> u64 {
         if self.kind == SHT_NOBITS { 0 } else { self.len }
-    }
-}
-
-/// The contents of a compressed section; none if they are damaged, or more than `limit`. `wide`: of a file
-/// whose words have 64 bits.
-pub fn unpack(bytes: &[u8], wide: bool, limit: u64) -> Option<Vec<u8>> {
-    let packed = Packed::read(bytes, wide).ok()?;
-    if packed.is_lie(limit) {
-        return None;
-    }
-    // One more than there should be, for what is longer to be seen.
-    let most = packed.declared.checked_add(1)?;
-    let mut unpacked = Vec::new();
-    unpacked
-        .try_reserve_exact(usize::try_from(most).ok()?)
-        .ok()?;
-    let reader = packed.reader()?;
-    io::Read::read_to_end(&mut io::Read::take(reader, most), &mut unpacked).ok()?;
-    (unpacked.len() as u64 == packed.declared).then_some(unpacked)
-}
-
-/// A compressed section.
-struct Packed<'a> {
-    format: u32,
-    /// How long it is when unpacked, as it says itself.
-    declared: u64,
-    data: &'a [u8],
-}
-
-impl<'a> Packed<'a> {
-    fn read(bytes: &'a [u8], wide: bool) -> Result<Packed<'a>, ElfError> {
-        let (head, size_at) = if wide { (24, 8) } else { (12, 4) };
-        let data = bytes.get(head..);
-        Ok(Packed {
-            declared: word(bytes, size_at, wide)?,
-            data: data.ok_or(ElfError::Bounds("packed section"))?,
-            format: u32_at(bytes, 0)?,
-        })
-    }
-
-    /// Whether memory of the length that it says is not to be taken.
-    fn is_lie(&self, limit: u64) -> bool {
-        let most = self.data.len() as u64;
-        let is_zlib = self.format == ELFCOMPRESS_ZLIB;
-        self.declared > limit || is_zlib && self.declared / MAX_ZLIB_RATIO > most
-    }
-
-    /// What unpacks it; none if nothing here does.
-    fn reader(&self) -> Option<Box<dyn io::Read + 'a>> {
-        match self.format {
-            ELFCOMPRESS_ZLIB => Some(Box::new(ZlibDecoder::new(self.data))),
-            ELFCOMPRESS_ZSTD => Some(Box::new(
-                zstd::stream::read::Decoder::with_buffer(self.data).ok()?,
-            )),
-            _ => None,
-        }
-    }
-
-    /// Whether more comes of it than it says, or than is allowed.
-    fn is_bomb(&self, limit: u64) -> bool {
-        let more = |reader| count_bytes(reader, self.declared) > self.declared;
-        self.is_lie(limit) || self.reader().is_some_and(more)
     }
 }
 
@@ -521,24 +397,6 @@ fn read_build_id(file: &File, offset: u64, len: u64) -> Option<BuildId> {
     build_id_of_notes(&notes[..got])
 }
 
-/// What `.gnu_debugdata` holds: one stream of xz.
-fn unpacking(bytes: &[u8]) -> lzma_rust2::XzReader<&[u8]> {
-    lzma_rust2::XzReader::new_mem_limit(bytes, false, XZ_MEMORY_KIB)
-}
-
-/// How many bytes come out of `reader`: all, up to the first error, or one more than `limit`.
-fn count_bytes(mut reader: impl io::Read, limit: u64) -> u64 {
-    let mut buffer = vec![0; 64 << 10];
-    let mut count = 0;
-    while count <= limit {
-        match reader.read(&mut buffer) {
-            Ok(0) | Err(_) => break,
-            Ok(read) => count += read as u64,
-        }
-    }
-    count
-}
-
 /// The 2 bytes at a place.
 pub fn half(bytes: &[u8], at: usize) -> Result<u16, ElfError> {
     let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
@@ -574,7 +432,7 @@ mod tests {
 
     /// A file with so many sections of `kind` and `flags`, each of which, and the names, is all that
     /// follows them.
-    fn file_of(count: u16, kind: u32, flags: u64, content: &[u8]) -> File {
+    pub(super) fn file_of(count: u16, kind: u32, flags: u64, content: &[u8]) -> File {
         let mut bytes = vec![0; 64];
         bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         bytes[40..48].copy_from_slice(&64_u64.to_ne_bytes());
@@ -623,56 +481,6 @@ mod tests {
         // The number of the section with names is too large for the header.
         let names = damage(62, &0xffff_u16.to_ne_bytes());
         assert!(matches!(names, Err(ElfError::Bounds("section names"))));
-    }
-
-    #[test]
-    fn packed_sections_over_each_other_are_refused() {
-        // Zstandard, and nothing in it.
-        let mut content = vec![0; 1 << 20];
-        content[0] = ELFCOMPRESS_ZSTD as u8;
-        let check = |count| {
-            let file = file_of(count, 1, SHF_COMPRESSED, &content);
-            let elf = Elf::read(&file).unwrap();
-            elf.check_packed(&file, &elf.sections(&file).unwrap())
-        };
-        assert!(check(16).is_ok());
-        assert!(matches!(check(257), Err(ElfError::Bomb(_))));
-    }
-
-    /// What is not as long as it says is not unpacked, and what is longer is refused where others would unpack it.
-    #[test]
-    fn packed_sections_have_the_length_that_they_say() {
-        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_ne_bytes).collect();
-        let mut zlib = Vec::new();
-        let mut encoder = flate2::read::ZlibEncoder::new(&*content, flate2::Compression::fast());
-        io::Read::read_to_end(&mut encoder, &mut zlib).unwrap();
-        let zstandard = zstd::encode_all(&*content, 1).unwrap();
-        let len = content.len() as u64;
-        for (format, data) in [(ELFCOMPRESS_ZLIB, zlib), (ELFCOMPRESS_ZSTD, zstandard)] {
-            let section = |declared: u64, data: &[u8]| {
-                let head = [u64::from(format), declared, 1].map(u64::to_ne_bytes);
-                [head.as_flattened(), data].concat()
-            };
-            let unpacked =
-                |declared, data: &[u8], limit| unpack(&section(declared, data), true, limit);
-            assert_eq!(unpacked(len, &data, len).as_ref(), Some(&content));
-            assert_eq!(unpacked(len, &data, len - 1), None);
-            for lie in [0, len - 1, len + 1, u64::MAX] {
-                assert_eq!(unpacked(lie, &data, u64::MAX - 1), None, "{format}: {lie}");
-            }
-            assert_eq!(unpacked(len, &data[..data.len() / 2], len), None);
-            let is_bomb = |declared, data: &[u8], limit| {
-                let section = section(declared, data);
-                Packed::read(&section, true).unwrap().is_bomb(limit)
-            };
-            assert!(!is_bomb(len, &data, len));
-            assert!(is_bomb(len, &data, len - 1));
-            assert!(is_bomb(len - 1, &data, len));
-            assert!(is_bomb(0, &data, len));
-            // Shorter ones and damaged ones are errors to whoever unpacks them.
-            assert!(!is_bomb(len + 1, &data, len + 1));
-            assert!(!is_bomb(len, &data[..data.len() / 2], len));
-        }
     }
 
     /// Two segments whose code shares a page of the file, at different biases.

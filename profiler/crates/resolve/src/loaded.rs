@@ -780,13 +780,20 @@ impl Opened {
     }
 
     fn check(handed: Handed) -> Result<(Checked, Contents), LoadError> {
-        let taken = handed.take().map_err(|error| {
+        let no_copy = |error| {
             log::debug!("no private copy of a target file: {error}");
             LoadError::TooMuch
-        })?;
+        };
+        let (taken, room) = handed.take().map_err(no_copy)?;
         let file = File::from(taken);
-        let elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
+        let mut elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
         let mut contents = Contents::read(&elf, &file)?;
+        if let Some(room) = room {
+            elf.unpack_within(&file, &contents.sections, room)
+                .map_err(no_copy)?;
+            elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
+            contents = Contents::read(&elf, &file)?;
+        }
         if let Err(error) = check(&elf, &file, &contents.sections) {
             // Its symbols do not lie where its debug information does.
             let mut others = contents.sections.clone();

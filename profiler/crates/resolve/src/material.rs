@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use profiler_object::elf::Elf;
 use rustix::fs::Mode;
 
 use super::copies::{Room, unnamed};
@@ -121,7 +122,7 @@ impl Material {
         if let Some((file, contents)) = &separate {
             let origin = (file.root.as_ref(), &*file.path);
             let added = material.add(
-                (&file.file, file.trusted),
+                (&file.file, &file.elf, file.trusted),
                 origin,
                 contents,
                 (settings, target.owner),
@@ -133,7 +134,7 @@ impl Material {
         let root = target.root.upgrade();
         let origin = (root.as_ref(), &*target.path);
         material.add(
-            (&target.file, target.trusted),
+            (&target.file, elf, target.trusted),
             origin,
             &main,
             (settings, target.owner),
@@ -153,18 +154,20 @@ impl Material {
 
     fn add(
         &mut self,
-        (file, trusted): (&File, bool),
+        (file, elf, trusted): (&File, &Elf, bool),
         (root, path): (Option<&Arc<Root>>, &str),
         contents: &Contents,
         (settings, user): (&Settings, Option<u32>),
     ) -> Result<(), LoadError> {
+        let unpack = self.lines;
         let mut part = Part {
-            main: Handed::new(file, trusted, &mut self.kept)?,
+            main: Handed::new(file, (elf, unpack), trusted, &mut self.kept)?,
             common: None,
             package: None,
         };
         let mut hand = |found: DebugFile| {
-            let handed = Handed::new(&found.file, found.trusted, &mut self.kept);
+            let elf = (&found.elf, unpack);
+            let handed = Handed::new(&found.file, elf, found.trusted, &mut self.kept);
             handed.ok()
         };
         let search = &settings.search;
@@ -252,8 +255,15 @@ impl Material {
 }
 
 impl Handed {
-    /// As it is if only root can change it and anybody may read it, on a disk of this machine.
-    fn new(file: &File, trusted: bool, kept: &mut Kept) -> Result<Handed, LoadError> {
+    /// As it is if only root can change it and anybody may read it, on a disk of this machine. A file of which most is packed
+    /// debug information is copied all the same, where there is room for it, if that is wanted: each of its readers would
+    /// unpack it for itself.
+    fn new(
+        file: &File,
+        (elf, unpack): (&Elf, bool),
+        trusted: bool,
+        kept: &mut Kept,
+    ) -> Result<Handed, LoadError> {
         let too_much = |error: io::Error| {
             log::debug!("no private copy of a target file: {error}");
             LoadError::TooMuch
@@ -261,19 +271,30 @@ impl Handed {
         let stat = rustix::fs::fstat(file).map_err(|error| too_much(error.into()))?;
         let own = rustix::process::geteuid();
         let readable = stat.st_mode & 0o004 != 0 || !own.is_root() && stat.st_uid == own.as_raw();
-        let into = match trusted && readable && is_local(file, None, None) {
-            true => None,
-            false => {
-                let len = stat.st_size as u64;
-                if len > MAX_COPY_BYTES {
-                    return Err(LoadError::TooMuch);
-                }
-                kept.copy(len)?;
+        let to_copy = !(trusted && readable && is_local(file, None, None));
+        let len = stat.st_size as u64;
+        if to_copy {
+            if len > MAX_COPY_BYTES {
+                return Err(LoadError::TooMuch);
+            }
+            kept.copy(len)?;
+        }
+        let unpacked = match elf.sections(file) {
+            Ok(sections) if unpack => elf.unpacked_bytes(file, &sections),
+            _ => 0,
+        };
+        let unpacked = unpacked.min(MAX_COPY_BYTES.saturating_sub(len));
+        let copy = if to_copy { 0 } else { len };
+        let unpacks = unpacked > 0 && kept.copy(copy + unpacked).is_ok();
+        let into = match to_copy || unpacks {
+            true => {
                 let into = empty().map_err(too_much)?;
                 // What the file grows by meanwhile has no room.
-                rustix::fs::ftruncate(&into, len).map_err(|error| too_much(error.into()))?;
+                let room = len + if unpacks { unpacked } else { 0 };
+                rustix::fs::ftruncate(&into, room).map_err(|error| too_much(error.into()))?;
                 Some(into)
             }
+            false => None,
         };
         Ok(Handed {
             file: file.try_clone().map_err(too_much)?.into(),
@@ -281,15 +302,15 @@ impl Handed {
         })
     }
 
-    /// The file, or its copy, which nobody else has.
-    pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        match self.into {
-            None => Ok(self.file),
-            Some(into) => {
-                let len = rustix::fs::fstat(&into)?.st_size as u64;
-                copy(&self.file.into(), into, len)
-            }
-        }
+    /// The file, or its copy, which nobody else has; and of that how many bytes it has, and may have.
+    pub(crate) fn take(self) -> io::Result<(OwnedFd, Option<(u64, u64)>)> {
+        let Some(into) = self.into else {
+            return Ok((self.file, None));
+        };
+        let file = File::from(self.file);
+        let room = rustix::fs::fstat(&into)?.st_size as u64;
+        let len = room.min(file.metadata()?.len());
+        Ok((copy(&file, into, len)?, Some((len, room))))
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! What does not belong here: how a thread is scheduled (`profiler_target::schedule`).
 
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -34,10 +35,12 @@ const NICE: i32 = -20;
 const WATCHING: u32 = 3;
 const COLLECTING: u32 = 2;
 const HELPING: u32 = 1;
-/// How often it is looked who has used how much; at first, when most is to be done, and later.
-const FIRST: Duration = Duration::from_secs(2);
-const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it is looked who has used how much: soon at first, and while much is used or somebody has not begun.
+const FIRST: Duration = Duration::from_millis(500);
+const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL: Duration = Duration::from_millis(100);
+/// So much in an interval is much.
+const BUSY_NS: u64 = 5_000_000;
 /// The thread that writes.
 const WRITER: &str = "capture";
 
@@ -268,19 +271,15 @@ impl Watch {
         }
         let mut over = stop.over.lock().unwrap_or_else(PoisonError::into_inner);
         while !*over {
-            self.look(stop.records.load(Ordering::Relaxed));
-            let interval = match self.began.elapsed() < FIRST {
-                true => FIRST_INTERVAL,
-                false => INTERVAL,
-            };
+            let interval = self.look(stop.records.load(Ordering::Relaxed));
             let waited = stop.bell.wait_timeout(over, interval);
             over = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         self.leave();
     }
 
-    /// Sees who is there, charges what was used, and puts all where they belong.
-    fn look(&mut self, records: bool) {
+    /// Sees who is there, charges what was used, and puts all where they belong. When to look again.
+    fn look(&mut self, records: bool) -> Duration {
         self.see();
         let now = Instant::now();
         let passed = now - std::mem::replace(&mut self.looked, now);
@@ -300,6 +299,13 @@ impl Watch {
         place_all(&mut self.members, |member| {
             member.wanted(collecting, helping, records)
         });
+        let mut members = self.members.values();
+        let is_first = now - self.began < FIRST;
+        let is_busy = used.iter().sum::<u64>() >= BUSY_NS;
+        match is_first || is_busy || members.any(|member| !member.has_begun) {
+            true => BUSY_INTERVAL,
+            false => INTERVAL,
+        }
     }
 
     /// What goes on without it goes as all others do.
@@ -309,7 +315,7 @@ impl Watch {
     }
 
     fn see(&mut self) {
-        let main_name = name_of(self.main);
+        let main_name = LazyCell::new(|| name_of(self.main));
         for id in threads() {
             let member = self.members.get(&id);
             if self.others.contains(&id) || member.is_some_and(|member| member.has_begun) {
@@ -323,7 +329,7 @@ impl Watch {
             let new = || Member::new(Kind::Helps, thread_time_ns(id).unwrap_or(0));
             let member = self.members.entry(id).or_insert_with(new);
             // Until then it has its parent's name. It helps, since who does not begin helps nobody.
-            member.has_begun = name != main_name;
+            member.has_begun = name != *main_name;
             if name.as_deref() == Some(WRITER) {
                 member.kind = Kind::Collects;
             }

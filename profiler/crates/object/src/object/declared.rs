@@ -10,7 +10,10 @@
 
 use std::fs::File;
 
-use gimli::{DebugInfoOffset, Dwarf, EndianSlice, NativeEndian, SectionId, Unit};
+use gimli::{
+    Abbreviations, DebugAbbrev, DebugAbbrevOffset, DebugInfoOffset, Dwarf, EndianSlice,
+    NativeEndian, Reader as _, Section as _, SectionId, Unit, UnitHeader,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::debug_info::{InlinedLine, Reader, lower};
@@ -260,10 +263,9 @@ impl DeclaredLines {
                 continue;
             };
             self.units.push(offset.0);
-            let Ok(unit) = dwarf.unit(header) else {
-                continue;
-            };
-            let Ok(mut ranges) = dwarf.unit_ranges(&unit) else {
+            let unit = root_abbreviation(dwarf, &header)
+                .and_then(|root| Unit::new_with_abbreviations(dwarf, header, root.into()).ok());
+            let Some(mut ranges) = unit.and_then(|unit| dwarf.unit_ranges(&unit).ok()) else {
                 continue;
             };
             while let Ok(Some(range)) = ranges.next() {
@@ -368,6 +370,50 @@ impl DeclaredLines {
         let header = dwarf.unit_header(offset).ok()?;
         let is_small = header.length_including_self() <= MAX_UNIT_BYTES;
         is_small.then(|| dwarf.unit(header).ok()).flatten()
+    }
+}
+
+/// Of the abbreviations of a unit that of its root, which says where its code is: reading all of them, of all units, takes
+/// longer than all else here.
+fn root_abbreviation(
+    dwarf: &Dwarf<Bytes<'_>>,
+    header: &UnitHeader<Bytes<'_>>,
+) -> Option<Abbreviations> {
+    let mut root = *dwarf.debug_info.reader();
+    root.skip(header.debug_info_offset()?.0 + header.size_of_header())
+        .ok()?;
+    let code = root.read_uleb128().ok()?;
+    let mut table = *dwarf.debug_abbrev.reader();
+    table.skip(header.debug_abbrev_offset().0).ok()?;
+    loop {
+        let begin = table;
+        match table.read_uleb128().ok()? {
+            0 => return None,
+            this => {
+                skip_abbreviation(&mut table)?;
+                if this == code {
+                    let len = begin.len() - table.len();
+                    let alone = [begin.slice().get(..len)?, &[0]].concat();
+                    let alone = DebugAbbrev::new(&alone, NativeEndian);
+                    return alone.abbreviations(DebugAbbrevOffset(0)).ok();
+                }
+            }
+        }
+    }
+}
+
+/// Goes over what follows the code of an abbreviation.
+fn skip_abbreviation(table: &mut Bytes<'_>) -> Option<()> {
+    table.skip_leb128().ok()?;
+    table.skip(1).ok()?;
+    loop {
+        let (attribute, form) = (table.read_uleb128().ok()?, table.read_uleb128().ok()?);
+        if (attribute, form) == (0, 0) {
+            return Some(());
+        }
+        if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+            table.skip_leb128().ok()?;
+        }
     }
 }
 
