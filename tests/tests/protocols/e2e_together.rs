@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const LEAVES: [&str; 3] = ["leaf_a", "leaf_b", "leaf_c"];
 /// Samples a second of TCF and the recording; sessions of HTTP have their own ticks. The workload is at the same leaf each
 /// millisecond or so: samples that are closer than a few of these know of each other, and shares are not binomial.
-const HZ: u64 = 199;
+const HZ: u64 = 499;
 /// No multiple of a scheduler's tick: on a busy machine threads change at those.
 const INTERVAL_MS: f64 = 7.0;
 
@@ -60,7 +60,7 @@ fn protocols_and_a_recording_tell_the_same() -> Outcome {
     let Some(setting) = with_clients(test, true)? else {
         return Ok(());
     };
-    let mut burns = Talking::workload(&setting, "tcf_shares.c", &[])?;
+    let mut burns = Talking::workload(&setting, "tcf_shares.c", &["1"])?;
     let burners = burns.hear()?["tids"].clone();
     let mut calls = Talking::workload(&setting, "rdp_calls.c", &[])?;
     let tids = calls.hear()?["tids"].clone();

@@ -283,7 +283,7 @@ fn full_disk() -> Outcome {
     // The disk is filled when events have been written, until three seconds after it was said that it is.
     let script = format!(
         "mount -t tmpfs -o size=4m none {disk} || exit 9
-         {profiler} record -F 999 -o {disk}/x.cap -- sh -c '{chain} 9000; touch ended' 2>said &
+         {profiler} record -F 999 -o {disk}/x.cap -- sh -c '{chain} 1800 --now-and-then; touch ended' 2>said &
          recorder=$!
          until [ $(stat -c %s {disk}/x.cap 2>none || echo 0) -gt 8192 ]; do sleep 0.1; done
          cat /dev/zero >{disk}/filler 2>filling
@@ -356,7 +356,7 @@ fn small_disk() -> Outcome {
     for (size, fits) in [("4k", false), ("192k", true)] {
         let script = format!(
             "mount -t tmpfs -o size={size} none {disk} || exit 9
-             {chain} 3000 &
+             {chain} 2200 &
              {profiler} record -a --wall -F 4999 -d 2 -o {disk}/x.cap
              status=$?
              cp {disk}/x.cap kept-{size}.cap

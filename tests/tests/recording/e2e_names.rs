@@ -41,13 +41,13 @@ fn compile(compiler: &str, arguments: &[&str], sources: &[&str], output: &Path) 
     }
 }
 
-/// Records a workload for a second of its CPU time: what it says itself, and the functions of the report.
+/// Records a workload for half a second of its CPU time: what it says itself, and the functions of the report.
 fn run(
     setting: &Setting,
     program: &Path,
 ) -> Result<(serde_json::Value, Vec<Row>), Box<dyn std::error::Error>> {
     let program = program.to_string_lossy();
-    let (ended, _) = setting.record(&["-F", "999", "--", &program, "1000"])?;
+    let (ended, _) = setting.record(&["-F", "1999", "--", &program, "500"])?;
     Ok((ended.json()?, rows(setting)?))
 }
 

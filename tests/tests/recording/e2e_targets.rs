@@ -76,7 +76,7 @@ fn by_command() -> Outcome {
     let bystander = busy_bystander(&setting)?;
     let program = setting.workload("chain.c")?;
     let (ended, recording) =
-        setting.record(&["-F", "4999", "--", &program.to_string_lossy(), "2000"])?;
+        setting.record(&["-F", "4999", "--", &program.to_string_lossy(), "1000"])?;
     drop(bystander);
     let pid = recording.samples.first().ok_or("no samples")?.pid;
     only_chain(&recording, &ended.json()?, pid)
@@ -91,7 +91,7 @@ fn by_pid_with_children() -> Outcome {
     let bystander = busy_bystander(&setting)?;
     let program = setting.workload("chain.c")?;
     // The shell waits for a line, then starts the chain as its child: children are followed.
-    let script = format!("read line; {} 2000; true", program.display());
+    let script = format!("read line; {} 1000; true", program.display());
     let mut shell = setting.start("shell", Command::new("sh").args(["-c", &script]))?;
     let pid = shell.pid().to_string();
     let recorder = setting.start_recording(&["-F", "4999", "-p", &pid])?;
@@ -171,7 +171,7 @@ fn by_name_of_command() -> Outcome {
     record_around(
         &setting,
         &["--comm", &name],
-        Command::new(program).arg("2000"),
+        Command::new(program).arg("1000"),
     )
 }
 
@@ -186,7 +186,7 @@ fn by_user() -> Outcome {
     record_around(
         &setting,
         &["--uid", &uid.to_string()],
-        Command::new(program).arg("2000").uid(uid),
+        Command::new(program).arg("1000").uid(uid),
     )
 }
 
@@ -231,7 +231,7 @@ fn by_cgroup() -> Outcome {
     let program = setting.workload("chain.c")?;
     let script = |path: &Path| {
         format!(
-            "echo $$ > {}/cgroup.procs; exec {} 2000",
+            "echo $$ > {}/cgroup.procs; exec {} 1000",
             path.display(),
             program.display()
         )

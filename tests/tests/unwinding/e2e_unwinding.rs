@@ -872,7 +872,7 @@ fn deep_recursions_keep_both_ends() -> Outcome {
     let path = program("unwind_deep", &["-O2"], "unwind/deep.c")?;
     let path = copied(&setting, &path)?;
     for depth in [120_usize, 300, 1000, 5000] {
-        let arguments = ["-F", "97", "--", &path, &depth.to_string(), "3"];
+        let arguments = ["-F", "97", "--", &path, &depth.to_string(), "2"];
         let (ended, recording) = setting.record(&arguments)?;
         let samples = recording.samples.iter();
         let samples: Vec<&Sample> = samples.filter(|of| of.leaf() == "known_level").collect();

@@ -442,7 +442,7 @@ fn names_of_others() {
 /// Records a workload; the samples of its process.
 fn recorded(setting: &Setting, program: &Path, arguments: &[&str]) -> Recording {
     let program = program.to_str().unwrap();
-    let mut all = vec!["-F", "499", "--", program];
+    let mut all = vec!["-F", "999", "--", program];
     all.extend(arguments);
     setting.record(&all).unwrap().1
 }
@@ -486,7 +486,7 @@ fn goroutines_have_whole_stacks() {
             return;
         };
         let what = |phase: &str| format!("{phase} {}", flags.concat());
-        let spin = recorded(&setting, &program, &["2", "spin"]);
+        let spin = recorded(&setting, &program, &["1", "spin"]);
         exact(
             &spin,
             &what("spin"),
@@ -498,7 +498,7 @@ fn goroutines_have_whole_stacks() {
                 "runtime.goexit",
             ],
         );
-        let deep = recorded(&setting, &program, &["2", "deep"]);
+        let deep = recorded(&setting, &program, &["1", "deep"]);
         let mut expected = vec!["main.leaf"];
         expected.extend(["main.recurse"; 61]);
         expected.extend([
@@ -508,7 +508,7 @@ fn goroutines_have_whole_stacks() {
             "runtime.goexit",
         ]);
         exact(&deep, &what("deep"), &expected);
-        let inlined = recorded(&setting, &program, &["2", "inline"]);
+        let inlined = recorded(&setting, &program, &["1", "inline"]);
         exact(
             &inlined,
             &what("inline"),
@@ -528,7 +528,7 @@ fn goroutines_have_whole_stacks() {
             "{}",
             what("inlined functions are named")
         );
-        let calls = recorded(&setting, &program, &["2", "syscall"]);
+        let calls = recorded(&setting, &program, &["1", "syscall"]);
         exact(
             &calls,
             &what("syscall"),
@@ -553,7 +553,7 @@ fn growing_stacks_are_seen_through() {
     let Some(program) = built(test, "go_stacks", &["-ldflags", "-s -w"]) else {
         return;
     };
-    let recording = recorded(&setting, &program, &["3", "grow"]);
+    let recording = recorded(&setting, &program, &["2", "grow"]);
     let growing: Vec<&Sample> = recording
         .samples
         .iter()
@@ -594,7 +594,7 @@ fn stacks_lead_through_c() {
             "runtime.goexit",
         ];
         for (way, leaf) in [("down", "c_leaf"), ("back", "main.goLeaf")] {
-            let recording = recorded(&setting, &program, &["3", way]);
+            let recording = recorded(&setting, &program, &["2", way]);
             let samples = recording
                 .samples
                 .iter()

@@ -138,7 +138,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
     change.set_len(whole + (1 << 20)).unwrap();
     let mut kept = grown.parts.into_iter();
     let copy = kept.next().unwrap().main.take().unwrap();
-    assert_eq!(len(&copy.into()), whole);
+    assert_eq!(len(&copy.0.into()), whole);
     change.set_len(whole).unwrap();
     let mut loaded = loaded::Loaded::new(gather(), helper::Place::Shared).unwrap();
     // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
@@ -285,4 +285,65 @@ fn packed_sections_that_lie_are_not_unpacked() {
     // Its symbols are packed nowhere.
     assert_eq!(bench.one(50, &liar, code), None);
     assert_eq!(bench.one(51, &short, code), None);
+}
+
+/// What is unpacked within a file has the contents that each reader would have unpacked; without room, and where it is not what it
+/// says, all stays as it was.
+#[test]
+fn packed_sections_are_unpacked_as_far_as_there_is_room() {
+    let dir = TempDir::new("unpacked");
+    let program = build(&dir, "program", &["-gz=zlib"]);
+    let bytes = std::fs::read(&program).unwrap();
+    let file = std::fs::File::open(&program).unwrap();
+    let elf = elf::Elf::read(&file).unwrap();
+    let sections = elf.sections(&file).unwrap();
+    let len = bytes.len() as u64;
+    let contents = |file: &std::fs::File| -> Vec<(String, bool, Vec<u8>)> {
+        let elf = elf::Elf::read(file).unwrap();
+        let sections = elf.sections(file).unwrap();
+        let debug = sections.iter().filter(|it| it.name.starts_with(".debug_"));
+        let read = |it: &elf::Section| elf.contents(file, it, u64::MAX - 1).unwrap();
+        debug
+            .map(|it| (it.name.clone(), it.is_packed(), read(it)))
+            .collect()
+    };
+    let before = contents(&file);
+    let is_info = |it: &(String, bool, Vec<u8>)| it.0 == ".debug_info" && it.1;
+    assert!(before.iter().any(is_info), "nothing is packed");
+    let unpack = |room: u64, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = bytes.clone();
+        change(&mut bytes);
+        let path = dir.path("copy");
+        std::fs::write(&path, bytes).unwrap();
+        let copy = std::fs::File::options().read(true).write(true).open(&path);
+        let copy = copy.unwrap();
+        elf.unpack_within(&copy, &sections, (len, room)).unwrap();
+        copy
+    };
+    let whole = unpack(len + (1 << 20), &|_| {});
+    for (was, is) in before.iter().zip(contents(&whole)) {
+        let is_needless = was.0 == ".debug_loclists";
+        assert_eq!((&was.0, false), (&is.0, is.1));
+        assert!(is.2 == was.2 || is_needless && is.2.is_empty(), "{}", is.0);
+    }
+    assert!(whole.metadata().unwrap().len() <= len + (1 << 20));
+    let none = unpack(len, &|_| {});
+    assert_eq!(none.metadata().unwrap().len(), len);
+    // But for what nobody reads.
+    let is_wanted = |it: &&(String, bool, Vec<u8>)| it.0 != ".debug_loclists";
+    let wanted = |all: &[(String, bool, Vec<u8>)]| -> Vec<(String, bool, Vec<u8>)> {
+        all.iter().filter(is_wanted).cloned().collect()
+    };
+    assert_eq!(wanted(&contents(&none)), wanted(&before));
+    // One byte of what is packed is another: that section alone stays packed.
+    let info = sections.iter().find(|it| it.name == ".debug_info").unwrap();
+    let (start, packed) = info.place();
+    let damaged = unpack(len + (1 << 20), &|bytes| {
+        bytes[(start + packed - 1) as usize] ^= 0xff
+    });
+    let sections = elf::Elf::read(&damaged).unwrap().sections(&damaged);
+    for section in sections.unwrap() {
+        let is_damaged = section.name == ".debug_info";
+        assert_eq!(section.is_packed(), is_damaged, "{}", section.name);
+    }
 }
