@@ -190,7 +190,7 @@ pub(crate) fn starts(profiler: PathBuf) -> io::Result<Vec<start::Run>> {
         quick: true,
     };
     fs::create_dir_all(&bench.folder)?;
-    start::runs(&bench, 1)
+    start::runs(&bench, 1, &start::with_budgets(&bench))
 }
 
 impl Bench {
