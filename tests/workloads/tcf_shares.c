@@ -87,7 +87,7 @@ static inline __attribute__((always_inline)) long system_read(long file, void *m
 FUNCTION long read_zeros(int file, char *memory, long size) {
     long result = 0;
     __asm__ volatile("" ::"r"(__builtin_frame_address(0)));
-    for (int i = 0; i < 16; i++) result = system_read(file, memory, size);
+    for (int i = 0; i < 64; i++) result = system_read(file, memory, size);
     return result;
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{held_by, wait_until_gone};
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, burnt};
 use profiler_tests::recording::Recording;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::at_least;
@@ -226,6 +226,8 @@ fn target_that_dies() -> Outcome {
         Command::new(setting.workload("chain.c")?).arg("60000"),
     )?;
     let recorder = setting.start_recording(&["-p", &chain.pid().to_string()])?;
+    // Beside others it may not have had a processor yet.
+    burnt(chain.pid(), Duration::from_millis(100))?;
     chain.signal(Signal::KILL)?;
     let from = Instant::now();
     chain.end(LIMIT)?;
