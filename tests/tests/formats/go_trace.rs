@@ -176,9 +176,11 @@ fn go_tool_trace_opens_it() {
     let session = canonical::session();
     let file = scratch("tool").join("wire");
     std::fs::write(&file, try_export("go-trace-wire", &[], &session).unwrap()).unwrap();
-    // Go builds the tool first, and its web server with it: in two thirds of the time where nothing is inlined.
+    // Go builds the tool first, and its web server with it: in half of the time where nothing is inlined, nobody debugs it, and its
+    // compiler cleans up less often.
     let output = go()
-        .env("GOFLAGS", "-mod=mod -gcflags=all=-l -ldflags=-w")
+        .env("GOFLAGS", "-mod=mod '-gcflags=all=-l -dwarf=false' -ldflags=-w")
+        .env("GOGC", "400")
         .args(["tool", "trace", "-d=parsed"])
         .arg(&file)
         .output()
