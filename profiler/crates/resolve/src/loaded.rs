@@ -780,17 +780,18 @@ impl Opened {
     }
 
     fn check(handed: Handed) -> Result<(Checked, Contents), LoadError> {
-        let no_copy = |error| {
+        let (taken, room) = handed.take().map_err(|error| {
             log::debug!("no private copy of a target file: {error}");
             LoadError::TooMuch
-        };
-        let (taken, room) = handed.take().map_err(no_copy)?;
+        })?;
         let file = File::from(taken);
         let mut elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
         let mut contents = Contents::read(&elf, &file)?;
         if let Some(room) = room {
-            elf.unpack_within(&file, &contents.sections, room)
-                .map_err(no_copy)?;
+            // Without room on the disk it stays packed.
+            if let Err(error) = elf.unpack_within(&file, &contents.sections, room) {
+                log::debug!("a file that is not unpacked: {error}");
+            }
             elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
             contents = Contents::read(&elf, &file)?;
         }

@@ -56,8 +56,22 @@ pub(crate) struct Part {
 /// A file that is given to the reader.
 pub(crate) struct Handed {
     file: OwnedFd,
-    /// Where it is copied to first.
-    into: Option<OwnedFd>,
+    copy: Option<CopyInto>,
+}
+
+/// A copy of it that is to be made first.
+struct CopyInto {
+    into: OwnedFd,
+    reason: Reason,
+}
+
+/// Why there is to be a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// Others could change the file while it is read.
+    Changes,
+    /// It is unpacked there, once for all readers. Without, each does that for itself.
+    Packed,
 }
 
 /// What there is for the sake of the reader, as long as it has the files: room for copies, a folder of links.
@@ -201,12 +215,15 @@ impl Material {
                 part.common.as_ref(),
                 part.package.as_ref(),
             ] {
-                say(match handed {
-                    None => 0,
-                    Some(handed) => 1 + u8::from(handed.into.is_some()),
+                let copy = handed.and_then(|handed| handed.copy.as_ref());
+                say(match (handed, copy.map(|copy| copy.reason)) {
+                    (None, _) => 0,
+                    (Some(_), None) => 1,
+                    (Some(_), Some(Reason::Changes)) => 2,
+                    (Some(_), Some(Reason::Packed)) => 3,
                 });
                 fds.extend(handed.map(|handed| &handed.file));
-                fds.extend(handed.and_then(|handed| handed.into.as_ref()));
+                fds.extend(copy.map(|copy| &copy.into));
             }
         }
         fds
@@ -231,11 +248,19 @@ impl Material {
                     return Some(None);
                 }
                 let file = fds.next()?;
-                let into = match kind {
+                let reason = match kind {
                     1 => None,
-                    _ => Some(fds.next()?),
+                    2 => Some(Reason::Changes),
+                    _ => Some(Reason::Packed),
                 };
-                Some(Some(Handed { file, into }))
+                let copy = match reason {
+                    None => None,
+                    Some(reason) => Some(CopyInto {
+                        into: fds.next()?,
+                        reason,
+                    }),
+                };
+                Some(Some(Handed { file, copy }))
             };
             parts.push(Part {
                 main: handed()??,
@@ -271,46 +296,57 @@ impl Handed {
         let stat = rustix::fs::fstat(file).map_err(|error| too_much(error.into()))?;
         let own = rustix::process::geteuid();
         let readable = stat.st_mode & 0o004 != 0 || !own.is_root() && stat.st_uid == own.as_raw();
-        let to_copy = !(trusted && readable && is_local(file, None, None));
+        let changes = !(trusted && readable && is_local(file, None, None));
         let len = stat.st_size as u64;
-        if to_copy {
-            if len > MAX_COPY_BYTES {
-                return Err(LoadError::TooMuch);
-            }
-            kept.copy(len)?;
+        let copied = if changes { len } else { 0 };
+        if copied > MAX_COPY_BYTES {
+            return Err(LoadError::TooMuch);
         }
+        kept.copy(copied)?;
         let unpacked = match elf.sections(file) {
-            Ok(sections) if unpack => elf.unpacked_bytes(file, &sections),
+            Ok(sections) if unpack && len <= MAX_COPY_BYTES => elf.unpacked_bytes(file, &sections),
             _ => 0,
         };
-        let unpacked = unpacked.min(MAX_COPY_BYTES.saturating_sub(len));
-        let copy = if to_copy { 0 } else { len };
-        let unpacks = unpacked > 0 && kept.copy(copy + unpacked).is_ok();
-        let into = match to_copy || unpacks {
-            true => {
-                let into = empty().map_err(too_much)?;
-                // What the file grows by meanwhile has no room.
-                let room = len + if unpacks { unpacked } else { 0 };
-                rustix::fs::ftruncate(&into, room).map_err(|error| too_much(error.into()))?;
-                Some(into)
-            }
-            false => None,
+        let unpacks = unpacked > 0 && kept.copy(len - copied + unpacked).is_ok();
+        let reason = match (changes, unpacks) {
+            (true, _) => Some(Reason::Changes),
+            (false, true) => Some(Reason::Packed),
+            (false, false) => None,
+        };
+        let make = |reason| -> io::Result<CopyInto> {
+            let into = empty()?;
+            // What the file grows by meanwhile has no room.
+            rustix::fs::ftruncate(&into, len + if unpacks { unpacked } else { 0 })?;
+            Ok(CopyInto { into, reason })
+        };
+        let copy = match reason.map(make).transpose() {
+            Err(_) if reason == Some(Reason::Packed) => None,
+            made => made.map_err(too_much)?,
         };
         Ok(Handed {
             file: file.try_clone().map_err(too_much)?.into(),
-            into,
+            copy,
         })
     }
 
     /// The file, or its copy, which nobody else has; and of that how many bytes it has, and may have.
     pub(crate) fn take(self) -> io::Result<(OwnedFd, Option<(u64, u64)>)> {
-        let Some(into) = self.into else {
+        let Some(CopyInto { into, reason }) = self.copy else {
             return Ok((self.file, None));
         };
         let file = File::from(self.file);
-        let room = rustix::fs::fstat(&into)?.st_size as u64;
-        let len = room.min(file.metadata()?.len());
-        Ok((copy(&file, into, len)?, Some((len, room))))
+        let made = || {
+            let room = rustix::fs::fstat(&into)?.st_size as u64;
+            let len = room.min(file.metadata()?.len());
+            Ok((copy(&file, into, len)?, Some((len, room))))
+        };
+        match made() {
+            Err(error) if reason == Reason::Packed => {
+                log::debug!("no copy to unpack a file in: {error}");
+                Ok((file.into(), None))
+            }
+            made => made,
+        }
     }
 }
 
@@ -358,4 +394,14 @@ fn copy(file: &File, made: OwnedFd, len: u64) -> io::Result<OwnedFd> {
         offset += got as u64;
     }
     Ok(copied.into())
+}
+
+#[cfg(test)]
+impl Handed {
+    /// Gives another file to unpack it in; none if it is not to be unpacked.
+    pub(crate) fn unpack_in(&mut self, other: OwnedFd) -> Option<()> {
+        let copy = self.copy.as_mut();
+        copy.filter(|copy| copy.reason == Reason::Packed)?.into = other;
+        Some(())
+    }
 }

@@ -105,6 +105,20 @@ fn a_sparse_file_of_4_gb_is_answered() {
     assert_eq!(bench.one(43, &program, code), Some(UnknownReason::NoFile));
 }
 
+/// Those of files that need no others.
+fn own_settings() -> Settings {
+    Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: u64::MAX,
+        patience: Duration::from_secs(60),
+    }
+}
+
 #[test]
 fn a_file_that_its_owner_can_change_is_copied() {
     let dir = TempDir::new("owned");
@@ -120,16 +134,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
     let (_, stat) = files::open_trusted(Path::new("/bin/sh")).unwrap();
     let container = Root::at(Path::new("/usr")).unwrap();
     assert!(own.trusts(&stat) && !container.trusts(&stat));
-    let settings = Settings {
-        search: Search {
-            debug_dirs: Vec::new(),
-            debuginfod: None,
-            host: None,
-        },
-        inlines: true,
-        large_bytes: u64::MAX,
-        patience: Duration::from_secs(60),
-    };
+    let settings = own_settings();
     let gather = || material::Material::gather(&target, &settings, true, u64::MAX).unwrap();
     let len = |file: &std::fs::File| file.metadata().unwrap().len();
     let change = std::fs::File::options().write(true).open(&program).unwrap();
@@ -345,5 +350,47 @@ fn packed_sections_are_unpacked_as_far_as_there_is_room() {
     for section in sections.unwrap() {
         let is_damaged = section.name == ".debug_info";
         assert_eq!(section.is_packed(), is_damaged, "{}", section.name);
+    }
+}
+
+/// A disk that is full where a file is to be unpacked: its readers unpack it themselves.
+#[test]
+fn without_room_to_unpack_names_are_the_same() {
+    let dir = TempDir::new("room");
+    // With the macros of all headers, so that most of it is packed.
+    let headers = ["stdlib.h", "pthread.h", "sys/socket.h", "elf.h", "signal.h"];
+    let included = headers.iter().flat_map(|header| ["-include", header]);
+    let flags: Vec<&str> = ["-gz=zlib", "-g3"].into_iter().chain(included).collect();
+    let program = build(&dir, "program", &flags);
+    let code = offset_of(&program, "inner");
+    let (file, stat) = files::open_trusted(&program).unwrap();
+    let own = Arc::new(Root::own().unwrap());
+    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own), true);
+    let bias = target.elf.as_ref().unwrap().code_bias();
+    let gather = || {
+        let settings = own_settings();
+        material::Material::gather(&target, &settings, true, u64::MAX).unwrap()
+    };
+    let name = |material| {
+        let mut loaded = loaded::Loaded::new(material, helper::Place::Shared).unwrap();
+        loaded.look_up(code + bias, bias, false).0
+    };
+    let expected = name(gather());
+    assert!(matches!(expected, Answer::Lines(_)), "{expected:?}");
+    let read_only = || std::fs::File::open("/dev/null").unwrap().into();
+    let len = std::fs::metadata(&program).unwrap().len();
+    let full = || {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+        let made = rustix::fs::memfd_create("full", flags).unwrap();
+        rustix::fs::ftruncate(&made, len).unwrap();
+        rustix::fs::fcntl_add_seals(&made, SealFlags::GROW).unwrap();
+        made
+    };
+    for other in [read_only(), full()] {
+        let mut material = gather();
+        let handed = &mut material.parts.last_mut().unwrap().main;
+        handed.unpack_in(other).unwrap();
+        assert_eq!(name(material), expected);
     }
 }
