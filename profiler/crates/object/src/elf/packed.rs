@@ -79,7 +79,9 @@ impl Elf {
             let declared =
                 Packed::read(&head[..got], self.wide).map_or(0, |packed| packed.declared);
             before = before.saturating_add(section.len);
-            after = after.saturating_add(declared).saturating_add(ALIGNMENT);
+            if !section.is_needless() {
+                after = after.saturating_add(declared).saturating_add(ALIGNMENT);
+            }
         }
         let file = file.metadata().map_or(u64::MAX, |file| file.len());
         let is_worth_it = before > file / 2 && after <= MAX_UNPACKED_BYTES;
@@ -96,6 +98,8 @@ impl Elf {
     ) -> io::Result<()> {
         let mut end = len;
         let mut headers = Vec::new();
+        // Of all that is tried, in vain or not: sections may lie over each other.
+        let mut left = (MAX_UNPACKED_BYTES, MAX_UNPACKED_BYTES);
         for (index, section) in sections.iter().enumerate() {
             if !section.is_unpacked_here() {
                 continue;
@@ -103,7 +107,7 @@ impl Elf {
             let mut place = (0, 0);
             if !section.is_needless() {
                 let start = end.next_multiple_of(ALIGNMENT);
-                match self.unpack_to(file, section, start, room)? {
+                match self.unpack_to(file, section, (start, room), &mut left)? {
                     Some(size) => place = (start, size),
                     None => continue,
                 }
@@ -119,14 +123,19 @@ impl Elf {
         Ok(())
     }
 
-    /// Writes what a section unpacks to, and says how long it is; none if it is not what it says, or has no room.
+    /// Writes what a section unpacks to, and says how long it is; none if it is not what it says, or has no room. What it takes,
+    /// packed and unpacked, is taken off what is left.
     fn unpack_to(
         &self,
         file: &File,
         section: &Section,
-        start: u64,
-        room: u64,
+        (start, room): (u64, u64),
+        left: &mut (u64, u64),
     ) -> io::Result<Option<u64>> {
+        let Some(packed_left) = left.0.checked_sub(section.len) else {
+            return Ok(None);
+        };
+        left.0 = packed_left;
         let Ok(bytes) = section.bytes(file, MAX_PACKED_BYTES) else {
             return Ok(None);
         };
@@ -134,9 +143,10 @@ impl Elf {
             return Ok(None);
         };
         let size = packed.declared;
-        if packed.is_lie(room.saturating_sub(start)) {
+        if packed.is_lie(room.saturating_sub(start).min(left.1)) {
             return Ok(None);
         }
+        left.1 -= size;
         let Some(mut reader) = packed.reader() else {
             return Ok(None);
         };
