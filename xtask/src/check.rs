@@ -113,6 +113,8 @@ fn lints() -> Outcome {
     process::run(cargo().current_dir(workspace()).args([
         "clippy",
         "--quiet",
+        // Of what the release has built it needs what runs while others are built.
+        "--release",
         "--workspace",
         "--all-targets",
         // What is built without them is a part of this, or of the program without any.
@@ -128,6 +130,7 @@ fn lints_bare() -> Outcome {
     process::run(cargo().current_dir(workspace()).args([
         "clippy",
         "--quiet",
+        "--release",
         "--package=profiler",
         "--no-default-features",
         "--",
