@@ -221,10 +221,9 @@ impl Section {
         self.is_packed() && self.kind != SHT_NOBITS
     }
 
-    /// Whether nobody here reads it: where variables are, and macros.
+    /// Whether nobody here reads it: where variables are, and macros. Of a package (`.dwo`) all is read, whose index refers to it.
     fn is_needless(&self) -> bool {
-        let name = self.name.strip_suffix(".dwo").unwrap_or(&self.name);
-        NEEDLESS.contains(&name)
+        NEEDLESS.contains(&&*self.name)
     }
 }
 

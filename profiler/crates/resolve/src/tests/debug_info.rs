@@ -555,16 +555,20 @@ fn split_debug_information() {
     // Debian's GNU dwp knows DWARF 4 only.
     for (version, packer) in [("4", "dwp -e"), ("5", "llvm-dwp -e")] {
         let dir = TempDir::new(&format!("split{version}"));
-        let program = build(
-            &dir,
-            "program",
-            &["-gsplit-dwarf", &format!("-gdwarf-{version}")],
-        );
+        // With the macros of a header, so that there is something to compress.
+        let version_flag = format!("-gdwarf-{version}");
+        let flags = ["-gsplit-dwarf", &version_flag, "-g3", "-include"];
+        let program = build(&dir, "program", &[&flags[..], &["pthread.h"]].concat());
         let inner = offset_of(&program, "inner");
         // Symbols are in the program, whatever becomes of the rest.
         assert_eq!(found(&program, inner, &[]).0, "inner");
         if tool(&dir, &format!("{packer} program -o program.dwp")) {
             assert_eq!(found(&program, inner, &[]), expected(), "DWARF {version}");
+            for format in ["zlib", "zstd"] {
+                let compress = format!("objcopy --compress-debug-sections={format} program.dwp");
+                assert!(tool(&dir, &compress));
+                assert_eq!(found(&program, inner, &[]), expected(), "{format}");
+            }
             std::fs::write(dir.path("program.dwp"), "damaged").unwrap();
             assert_eq!(found(&program, inner, &[]).0, "inner");
         }
