@@ -480,6 +480,10 @@ impl Loaded {
             declared = vec![0; sym.inlined.len()];
         }
         for (inlined, declared) in sym.inlined.iter().zip(declared).rev() {
+            // Its name is in another file, where the symbolizer does not look for it: then it is a part of who called it.
+            if inlined.name.is_empty() {
+                continue;
+            }
             let (file, line) = location(inlined.code_info.as_ref());
             let Called { name, .. } = called(&inlined.name, None, || self.dialect());
             // Of one name there are several: closures of a function, statics of several files.

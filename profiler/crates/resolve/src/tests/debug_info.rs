@@ -545,6 +545,15 @@ int main(int argc, char **argv) { struct big x = { argc }; return NAME(&x); }
     let (name, line) = found(&program, offset, &[]);
     assert_eq!(name, "one");
     assert!((2..=4).contains(&line), "{line}");
+    // What was inlined has its name there, which the symbolizer does not look for: no function is without one.
+    for offset in offset..offset + 12 {
+        let (reader, frame) = sampled(&program, offset, &[]);
+        for line in reader.tables.lines(frame) {
+            let function = reader.tables.functions.get(line.function);
+            let name = function.map(|function| reader.tables.string(function.name));
+            assert_ne!(name, Some(""), "{offset:#x}");
+        }
+    }
     // Without that file there are still names.
     std::fs::remove_file(dir.path("common")).unwrap();
     assert_eq!(found(&program, offset, &[]), ("one".to_owned(), 0));
