@@ -789,15 +789,18 @@ impl Opened {
             LoadError::TooMuch
         })?;
         let file = File::from(taken);
-        let mut elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
-        let mut contents = Contents::read(&elf, &file)?;
+        let read = || -> Result<(Elf, Contents), LoadError> {
+            let elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
+            let contents = Contents::read(&elf, &file)?;
+            Ok((elf, contents))
+        };
+        let (mut elf, mut contents) = read()?;
         if let Some(room) = room {
             // Without room on the disk it stays packed.
             if let Err(error) = elf.unpack_within(&file, &contents.sections, room) {
                 log::debug!("a file that is not unpacked: {error}");
             }
-            elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
-            contents = Contents::read(&elf, &file)?;
+            (elf, contents) = read()?;
         }
         if let Err(error) = check(&elf, &file, &contents.sections) {
             // Its symbols do not lie where its debug information does.

@@ -248,16 +248,14 @@ impl Material {
                     return Some(None);
                 }
                 let file = fds.next()?;
-                let reason = match kind {
+                let copy = match kind {
                     1 => None,
-                    2 => Some(Reason::Changes),
-                    _ => Some(Reason::Packed),
-                };
-                let copy = match reason {
-                    None => None,
-                    Some(reason) => Some(CopyInto {
+                    _ => Some(CopyInto {
                         into: fds.next()?,
-                        reason,
+                        reason: match kind {
+                            2 => Reason::Changes,
+                            _ => Reason::Packed,
+                        },
                     }),
                 };
                 Some(Some(Handed { file, copy }))
@@ -303,9 +301,11 @@ impl Handed {
             return Err(LoadError::TooMuch);
         }
         kept.copy(copied)?;
-        let unpacked = match elf.sections(file) {
-            Ok(sections) if unpack && len <= MAX_COPY_BYTES => elf.unpacked_bytes(file, &sections),
-            _ => 0,
+        let unpacked = match unpack && len <= MAX_COPY_BYTES {
+            true => elf
+                .sections(file)
+                .map_or(0, |sections| elf.unpacked_bytes(file, &sections)),
+            false => 0,
         };
         let unpacks = unpacked > 0 && kept.copy(len - copied + unpacked).is_ok();
         let reason = match (changes, unpacks) {

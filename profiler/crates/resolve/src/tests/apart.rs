@@ -95,7 +95,8 @@ pub(super) fn material(path: &Path, lines: bool) -> Material {
     Material::gather(&target, &settings(), lines, u64::MAX).unwrap()
 }
 
-fn settings() -> Settings {
+/// Those of files that need no others.
+pub(super) fn settings() -> Settings {
     Settings {
         search: Search {
             debug_dirs: Vec::new(),

@@ -1030,14 +1030,8 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
     let program = build(&dir, "program", &[]);
     let inner = offset_of(&program, "inner");
     let settings = Settings {
-        search: Search {
-            debug_dirs: Vec::new(),
-            debuginfod: None,
-            host: None,
-        },
-        inlines: true,
         large_bytes: 1,
-        patience: Duration::from_secs(60),
+        ..apart::settings()
     };
     let (file, stat) = files::open_trusted(&program).unwrap();
     let file = Arc::new(TargetFile::new(
@@ -1097,14 +1091,8 @@ fn what_takes_too_long_is_given_up() {
     let file = Arc::new(file);
     let answer = |patience| {
         let settings = Settings {
-            search: Search {
-                debug_dirs: Vec::new(),
-                debuginfod: None,
-                host: None,
-            },
-            inlines: true,
-            large_bytes: u64::MAX,
             patience,
+            ..apart::settings()
         };
         let mut symbolizer = Symbolizer::start(settings).unwrap();
         let request = symbolize::Request {

@@ -105,20 +105,6 @@ fn a_sparse_file_of_4_gb_is_answered() {
     assert_eq!(bench.one(43, &program, code), Some(UnknownReason::NoFile));
 }
 
-/// Those of files that need no others.
-fn own_settings() -> Settings {
-    Settings {
-        search: Search {
-            debug_dirs: Vec::new(),
-            debuginfod: None,
-            host: None,
-        },
-        inlines: true,
-        large_bytes: u64::MAX,
-        patience: Duration::from_secs(60),
-    }
-}
-
 #[test]
 fn a_file_that_its_owner_can_change_is_copied() {
     let dir = TempDir::new("owned");
@@ -134,7 +120,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
     let (_, stat) = files::open_trusted(Path::new("/bin/sh")).unwrap();
     let container = Root::at(Path::new("/usr")).unwrap();
     assert!(own.trusts(&stat) && !container.trusts(&stat));
-    let settings = own_settings();
+    let settings = apart::settings();
     let gather = || material::Material::gather(&target, &settings, true, u64::MAX).unwrap();
     let len = |file: &std::fs::File| file.metadata().unwrap().len();
     let change = std::fs::File::options().write(true).open(&program).unwrap();
@@ -368,7 +354,7 @@ fn without_room_to_unpack_names_are_the_same() {
     let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own), true);
     let bias = target.elf.as_ref().unwrap().code_bias();
     let gather = || {
-        let settings = own_settings();
+        let settings = apart::settings();
         material::Material::gather(&target, &settings, true, u64::MAX).unwrap()
     };
     let name = |material| {
