@@ -16,7 +16,8 @@ use super::list::Test;
 pub(super) enum Class {
     /// Others; it takes so many eighths of a processor.
     Beside(u32),
-    /// The same, but it takes a processor, and nothing of what it does can disturb others but by that.
+    /// The same, but it takes a processor, and nothing of what it does can disturb others but by that: it is kept for the
+    /// time when these want it quiet.
     Calculates,
     /// What calculates, and nothing else; it takes half a processor.
     Quiet,
@@ -32,6 +33,11 @@ impl Class {
     /// Whether nothing may run beside it.
     pub(super) fn is_alone(self) -> bool {
         matches!(self, Class::Alone | Class::Long)
+    }
+
+    /// Whether it waits for all others but those that run alone.
+    pub(super) fn is_last(self) -> bool {
+        matches!(self, Class::Calculates | Class::Quiet)
     }
 }
 

@@ -13,6 +13,7 @@ mod build;
 mod child;
 mod classes;
 pub(crate) mod compiler;
+mod idle;
 mod interrupt;
 mod list;
 mod progress;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::build::Built;
 use super::child::{self, Ended, Handle};
 use super::classes::Class;
+use super::idle::Idle;
 use super::interrupt::interrupted;
 use super::list::Test;
 use super::progress::Progress;
@@ -53,9 +54,11 @@ impl Runner<'_> {
         let mut all = Vec::new();
         thread::scope(|scope| {
             let mut running: HashMap<usize, (Arc<Handle>, Instant)> = HashMap::new();
+            let mut idle = Idle::new();
             let ended = (|| -> io::Result<()> {
                 loop {
-                    while let Some(test) = schedule.start() {
+                    while let Some(test) = schedule.start(idle.eighths()) {
+                        idle.changed();
                         let handle = Arc::new(Handle::default());
                         let until = Instant::now() + self.limit(test);
                         running.insert(test, (Arc::clone(&handle), until));

@@ -2,10 +2,11 @@
 //!
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
 //! as long as the machine has room ([`room`]): each takes so many eighths of a processor; of those that take
-//! turns one at a time. What takes longest comes first, for the end of a run to be short; what is to have it quiet comes
-//! when nothing but what calculates is left, and what runs alone last.
+//! turns one at a time. Classes say what tests take at most; most wait for a part of their time: where processors have
+//! been idle, there is room for one more. What takes longest comes first, for the end of a run to be short. What calculates
+//! is kept for the time when others want it quiet: these come when nothing else is left, and what runs alone last.
 //!
-//! What does not belong here: processes and clocks; a test is a number.
+//! What does not belong here: processes, clocks, what is idle (`idle`); a test is a number.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
     alone: Vec<Job>,
-    /// Eighths of processors that there are, and those that the running tests take.
+    /// Eighths of processors that may be taken whatever is idle, and those that the running tests take.
     room: u32,
     taken: u32,
     running: HashMap<usize, Class>,
@@ -57,13 +58,12 @@ impl Schedule {
         }
     }
 
-    /// A test that is to start now, if there is one. It runs until [`Schedule::ended`].
-    pub(super) fn start(&mut self) -> Option<usize> {
-        let job = if let Some(at) = self
-            .beside
-            .iter()
-            .rposition(|job| self.may_start(job.class))
-        {
+    /// A test that is to start now, if there is one, where so many eighths of processors have been idle lately. It runs
+    /// until [`Schedule::ended`].
+    pub(super) fn start(&mut self, idle: u32) -> Option<usize> {
+        let are_last = self.beside.iter().all(|job| job.class.is_last());
+        let may_start = |job: &Job| self.may_start(job.class, idle, are_last);
+        let job = if let Some(at) = self.beside.iter().rposition(may_start) {
             self.beside.remove(at)
         } else if self.beside.is_empty() && self.running.is_empty() {
             self.alone.pop()?
@@ -82,20 +82,22 @@ impl Schedule {
         }
     }
 
-    /// Whether there is room for a test that runs beside others, and it is its turn.
-    fn may_start(&self, class: Class) -> bool {
-        let mut running = self.running.values();
-        let waits = match class {
-            Class::Quiet => {
-                let mut left = self.beside.iter().map(|job| job.class);
-                running.any(|running| *running != Class::Calculates)
-                    || left.any(|left| left != Class::Calculates && left != Class::Quiet)
-            }
-            Class::InTurn(_) => running.any(|running| *running == class),
-            // While one has it quiet, nothing of these is left but what calculates.
-            Class::Beside(_) | Class::Calculates | Class::Alone | Class::Long => false,
+    /// Whether there is room for a test that runs beside others, and it is its turn; all that are left may be those that
+    /// are last.
+    fn may_start(&self, class: Class, idle: u32, are_last: bool) -> bool {
+        let takes = self.takes(class);
+        let room = match takes <= idle {
+            true => self.room * 2,
+            false => self.room,
         };
-        !waits && self.taken + self.takes(class) <= self.room
+        let mut running = self.running.values();
+        self.taken + takes <= room
+            && match class {
+                Class::Quiet => are_last && running.all(|it| *it == Class::Calculates),
+                Class::Calculates => are_last,
+                Class::InTurn(_) => running.all(|it| *it != class),
+                Class::Beside(_) | Class::Alone | Class::Long => true,
+            }
     }
 
     fn takes(&self, class: Class) -> u32 {
@@ -122,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Runs a schedule on a made-up clock: (test, its start, its end), in the order of starts.
+    /// Runs a schedule on a made-up clock, where nothing is idle: (test, its start, its end), in the order of starts.
     fn simulate(jobs: &[Job], processors: usize) -> Vec<(usize, u64, u64)> {
         let lengths: BTreeMap<usize, u64> = jobs
             .iter()
@@ -131,7 +133,7 @@ mod tests {
         let mut schedule = Schedule::new(jobs.iter().copied(), processors);
         let (mut now, mut running, mut all) = (0, BTreeSet::new(), Vec::new());
         loop {
-            while let Some(test) = schedule.start() {
+            while let Some(test) = schedule.start(0) {
                 let end = now + lengths[&test];
                 running.insert((end, test));
                 all.push((test, now, end));
@@ -248,5 +250,39 @@ mod tests {
         // Of the same length: in the order in which they are listed.
         let all = simulate(&[beside(0, 1), beside(1, 1), beside(2, 1)], 1);
         assert_eq!(all, [(0, 0, 1), (1, 1, 2), (2, 2, 3)]);
+    }
+    #[test]
+    fn what_calculates_is_kept_for_those_that_want_it_quiet() {
+        let jobs = [
+            job(0, Class::Calculates, 9),
+            job(1, Class::Quiet, 5),
+            job(2, Class::Beside(6), 7),
+            job(3, Class::Beside(8), 4),
+        ];
+        let all = simulate(&jobs, 2);
+        // What fits beside the last of the others begins, and goes on beside what wants it quiet.
+        assert_eq!(all, [(2, 0, 7), (3, 0, 4), (0, 4, 13), (1, 7, 12)]);
+        let jobs = [
+            job(0, Class::Calculates, 9),
+            job(1, Class::InTurn(1), 5),
+            job(2, Class::InTurn(1), 4),
+        ];
+        assert_eq!(simulate(&jobs, 8), [(1, 0, 5), (2, 5, 9), (0, 5, 14)]);
+    }
+
+    #[test]
+    fn what_is_idle_is_room_for_one_more() {
+        let jobs = (0..9).map(|test| job(test, Class::Beside(6), 1));
+        let mut schedule = Schedule::new(jobs, 1);
+        assert_eq!(schedule.start(0), Some(0));
+        assert_eq!(schedule.start(0), None);
+        assert_eq!(schedule.start(5), None);
+        assert_eq!(schedule.start(6), Some(1));
+        assert_eq!(schedule.start(6), Some(2));
+        // Never more than twice of what there is.
+        assert_eq!(schedule.start(8), None);
+        schedule.ended(0);
+        assert_eq!(schedule.start(0), None);
+        assert_eq!(schedule.start(8), Some(3));
     }
 }

@@ -10,8 +10,11 @@
 use std::{
     fs::File,
     io::{self, Read},
+    ops::Deref,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
+
+use crate::sys::KernelMemory;
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
@@ -39,9 +42,26 @@ const MAX_NESTING: u32 = 8;
 /// Most members that are looked at for one name.
 const MAX_MEMBERS: u32 = 100_000;
 
+/// A description.
+enum Bytes {
+    Read(Vec<u8>),
+    Mapped(KernelMemory),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Read(bytes) => bytes,
+            Bytes::Mapped(memory) => memory,
+        }
+    }
+}
+
 /// The types of a kernel.
 pub(super) struct Btf {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// Where strings are.
     strings: std::ops::Range<usize>,
     /// Where each type is, by its id less 1.
@@ -61,11 +81,7 @@ impl Btf {
         if let Some(btf) = held.upgrade() {
             return Ok(btf);
         }
-        let file = File::open(VMLINUX)?;
-        let len = file.metadata()?.len().min(MAX_BYTES);
-        let mut bytes = Vec::with_capacity(len as usize + 1);
-        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        let btf = Btf::parse(bytes).ok_or_else(|| {
+        let btf = Btf::parse(read(File::open(VMLINUX)?)?).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{VMLINUX} is not in a format that this version knows"),
@@ -77,7 +93,7 @@ impl Btf {
     }
 
     /// Finds the types in `bytes`.
-    fn parse(bytes: Vec<u8>) -> Option<Btf> {
+    fn parse(bytes: Bytes) -> Option<Btf> {
         if u16_at(&bytes, 0)? != MAGIC {
             return None;
         }
@@ -227,6 +243,19 @@ impl Btf {
     }
 }
 
+/// Reading megabytes takes ten times as long as looking through them: kernels since 6.16 let them be mapped.
+fn read(file: File) -> io::Result<Bytes> {
+    let len = file.metadata()?.len().min(MAX_BYTES) as usize;
+    match KernelMemory::map(&file, len) {
+        Ok(memory) => Ok(Bytes::Mapped(memory)),
+        Err(_) => {
+            let mut bytes = Vec::with_capacity(len + 1);
+            file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+            Ok(Bytes::Read(bytes))
+        }
+    }
+}
+
 fn kind_and_count(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let info = u32_at(bytes, at + 4)?;
     Some((info >> 24 & 0x1f, (info & 0xffff) as usize))
@@ -343,7 +372,7 @@ mod tests {
 
     #[test]
     fn members_are_found_in_anonymous_ones_too() {
-        let btf = Btf::parse(example()).unwrap();
+        let btf = Btf::parse(Bytes::Read(example())).unwrap();
         for (structure, member, offset) in [
             ("node", "first", Some(0)),
             ("node", "flat", Some(8)),
@@ -368,22 +397,43 @@ mod tests {
 
     #[test]
     fn enumerators_are_found() {
-        let btf = Btf::parse(example()).unwrap();
+        let btf = Btf::parse(Bytes::Read(example())).unwrap();
         assert_eq!(btf.enumerator("which", "two"), Some(7));
         assert_eq!(btf.enumerator("wide", "three"), Some(9));
         assert_eq!(btf.enumerator("which", "three"), None);
     }
 
     #[test]
+    fn the_kernel_s_own_is_the_same_however_it_is_read() {
+        let Ok(file) = File::open(VMLINUX) else {
+            return;
+        };
+        let bytes = std::fs::read(VMLINUX).unwrap();
+        let read = read(file).unwrap();
+        assert!(*read == *bytes);
+        let (read, copied) = (Btf::parse(read), Btf::parse(Bytes::Read(bytes)));
+        let pid = |btf: Option<Btf>| btf.unwrap().member("task_struct", "pid");
+        let found = pid(read);
+        assert!(found.is_some());
+        assert_eq!(found, pid(copied));
+        // What is no file of the kernel's is never mapped.
+        let other = File::open("/proc/self/exe").unwrap();
+        assert!(KernelMemory::map(&other, 4096).is_err());
+    }
+
+    #[test]
     fn what_is_no_description_is_refused() {
-        assert!(Btf::parse(Vec::new()).is_none());
+        assert!(Btf::parse(Bytes::Read(Vec::new())).is_none());
         let whole = example();
         for len in 0..whole.len() {
-            assert!(Btf::parse(whole[..len].to_vec()).is_none(), "{len}");
+            assert!(
+                Btf::parse(Bytes::Read(whole[..len].to_vec())).is_none(),
+                "{len}"
+            );
         }
         let mut unknown = whole;
         unknown[24 + 7] = 31;
-        assert!(Btf::parse(unknown).is_none());
+        assert!(Btf::parse(Bytes::Read(unknown)).is_none());
     }
 
     proptest! {
@@ -394,7 +444,7 @@ mod tests {
                 let at = at % bytes.len();
                 bytes[at] = with;
             }
-            if let Some(btf) = Btf::parse(bytes) {
+            if let Some(btf) = Btf::parse(Bytes::Read(bytes)) {
                 for name in ["node", "bits", "loop", "which"] {
                     let _ = (btf.member(name, "id"), btf.enumerator(name, "two"));
                 }

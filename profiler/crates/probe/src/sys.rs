@@ -1,5 +1,5 @@
-//! System calls that no crate in use wraps: perf events, their mapped buffers, a private
-//! tracefs.
+//! System calls that no crate in use wraps: perf events, their mapped buffers, memory of the kernel that it shows, a
+//! private tracefs.
 //!
 //! Typed arguments -> `io::Result`. With `bpf` and `schedule` the files of this module with unsafe code;
 //! nothing here decides anything.
@@ -8,7 +8,9 @@
 
 use std::{
     ffi::CStr,
+    fs::File,
     io,
+    ops::Deref,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
@@ -208,6 +210,61 @@ pub(super) fn mount_tracefs() -> io::Result<OwnedFd> {
             CLOEXEC,
             0,
         ))
+    }
+}
+
+/// A file of sysfs that shows memory of the kernel's own, mapped: it is not copied.
+pub(super) struct KernelMemory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and nobody writes to it.
+unsafe impl Send for KernelMemory {}
+// SAFETY: as above.
+unsafe impl Sync for KernelMemory {}
+
+impl KernelMemory {
+    /// Maps a file of `len` bytes. An error where it is another's file, which could become shorter, and where the kernel
+    /// does not let this one be mapped.
+    pub(super) fn map(file: &File, len: usize) -> io::Result<KernelMemory> {
+        if rustix::fs::fstatfs(file)?.f_type != libc::SYSFS_MAGIC {
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>());
+        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(KernelMemory { base, len })
+    }
+}
+
+impl Deref for KernelMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the kernel maps no more than it has, `len` bytes of it or none; it is there as long as the kernel is, and
+        // neither changes nor becomes shorter. The mapping lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for KernelMemory {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -344,6 +344,11 @@ impl Watch {
 
 /// Puts all that are there where they belong.
 fn place_all(members: &mut HashMap<ThreadId, Member>, wanted: impl Fn(&Member) -> Class) {
+    // Who is there takes longer to find out than all else here, and most of the time nobody is to be put anywhere.
+    let is_in_place = |member: &Member| member.class == Some(wanted(member));
+    if members.values().all(is_in_place) {
+        return;
+    }
     let mut place = |id| {
         if let Some(member) = members.get_mut(&id) {
             member.place(id, wanted(member));

@@ -53,6 +53,41 @@ struct Place {
     index: u32,
 }
 
+/// Where symbols begin, told apart only so far: two places may pass for one.
+struct Begun {
+    once: Vec<u64>,
+    again: Vec<u64>,
+}
+
+impl Begun {
+    /// For so many symbols; eight places for each, so that few pass for one.
+    fn with_room(symbols: usize) -> Begun {
+        let words = (symbols / 8).next_power_of_two();
+        Begun {
+            once: vec![0; words],
+            again: vec![0; words],
+        }
+    }
+
+    fn add(&mut self, address: u64) {
+        let (word, bit) = self.place(address);
+        self.again[word] |= self.once[word] & bit;
+        self.once[word] |= bit;
+    }
+
+    fn may_be_again(&self, address: u64) -> bool {
+        let (word, bit) = self.place(address);
+        self.again[word] & bit != 0
+    }
+
+    fn place(&self, address: u64) -> (usize, u64) {
+        // The upper bits of a product depend on all of the address.
+        let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let word = (mixed >> 6) as usize & (self.once.len() - 1);
+        (word, 1 << (mixed & 63))
+    }
+}
+
 impl Aliases {
     /// Reads the symbol tables of a file, and of those that hold more symbols of it.
     pub fn read<'f>(files: impl IntoIterator<Item = &'f File>) -> Aliases {
@@ -79,25 +114,42 @@ impl Aliases {
         aliases
     }
 
-    /// Names are left for later: most are never asked for, and take most of the time and memory.
+    /// Names are left for later: most are never asked for, and take most of the time and memory. Most code has one name: what
+    /// may have several is told first, so that only that is kept and sorted.
     fn find(&mut self) {
+        let entries = self.tables.iter().map(Table::count);
+        let entries = entries.fold(0, u64::saturating_add);
+        let mut begun = Begun::with_room(entries.min(MAX_SYMBOLS as u64) as usize);
+        self.each_at_code(|place| begun.add(place.address));
         let mut places = Vec::new();
+        self.each_at_code(|place| {
+            if begun.may_be_again(place.address) {
+                places.push(place);
+            }
+        });
+        places.sort_unstable_by_key(|place| (place.address, place.table, place.index));
+        let groups = places.chunk_by(|a, b| a.address == b.address);
+        let several = groups.filter(|group| group.len() > 1);
+        self.places = several.flatten().copied().collect();
+    }
+
+    /// Goes through the symbols of all tables that begin at code.
+    fn each_at_code(&self, mut each: impl FnMut(Place)) {
+        let mut room = MAX_SYMBOLS;
         for (table, of) in self.tables.iter().enumerate() {
-            let room = MAX_SYMBOLS - places.len();
+            let mut found = 0;
             of.each(room, |index, symbol| {
                 if symbol.is_at_code(&self.code) {
-                    places.push(Place {
+                    found += 1;
+                    each(Place {
                         address: symbol.address(),
                         table: table as u32,
                         index,
                     });
                 }
             });
+            room -= found;
         }
-        places.sort_unstable_by_key(|place| (place.address, place.table, place.index));
-        let groups = places.chunk_by(|a, b| a.address == b.address);
-        let several = groups.filter(|group| group.len() > 1);
-        self.places = several.flatten().copied().collect();
     }
 
     /// The names of the code that begins at an address, if it has several; the one that people use comes first.
@@ -131,11 +183,16 @@ impl Aliases {
 }
 
 impl Table {
+    /// How many entries it says to have.
+    fn count(&self) -> u64 {
+        self.entries.1 / entry_len(self.wide) as u64
+    }
+
     /// Goes through its symbols, at most so many; they have no names.
     fn each(&self, most: usize, mut each: impl FnMut(u32, &Symbol<'_>)) {
         let len = entry_len(self.wide);
-        let (start, bytes) = self.entries;
-        let count = (bytes / len as u64).min(most as u64) as u32;
+        let start = self.entries.0;
+        let count = self.count().min(most as u64) as u32;
         let mut buffer = vec![0; AT_A_TIME * len];
         let mut index = 0;
         while index < count {
@@ -236,6 +293,25 @@ mod tests {
     #[test]
     fn a_program_with_two_tables() {
         check(&File::open("/proc/self/exe").unwrap());
+    }
+
+    #[test]
+    fn what_begins_twice_is_never_missed() {
+        for symbols in [0, 1, 7, 8, 100, 5000] {
+            let mut begun = Begun::with_room(symbols);
+            let addresses = || (0..symbols as u64).map(|index| 0x40_0000 + index * 16);
+            addresses().for_each(|address| begun.add(address));
+            let alike = addresses().filter(|address| begun.may_be_again(*address));
+            assert!(alike.count() <= symbols / 4, "{symbols}");
+            addresses()
+                .step_by(3)
+                .for_each(|address| begun.add(address));
+            let mut twice = addresses().step_by(3);
+            assert!(
+                twice.all(|address| begun.may_be_again(address)),
+                "{symbols}"
+            );
+        }
     }
 
     /// What a file says of its tables may be anything.
