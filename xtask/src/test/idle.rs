@@ -9,7 +9,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// How long it is looked. Times are counted in steps of 10 ms for each processor.
-const SPAN: Duration = Duration::from_millis(500);
+const SPAN: Duration = Duration::from_millis(250);
 
 /// Since when it is looked, and what was found last.
 pub(super) struct Idle {
