@@ -129,7 +129,7 @@ impl Spinner {
 
     /// Its samples of a while, once it is where it belongs: by its own time, whoever else runs.
     fn events(&self, probe: &mut Probe) -> Vec<RawEvent> {
-        let ran = Duration::from_millis(if emulated() { 1500 } else { 300 });
+        let ran = Duration::from_millis(if emulated() { 1500 } else { 150 });
         self.record(probe, ran / 3);
         self.record(probe, ran)
     }

@@ -391,6 +391,42 @@ fn small_disk() -> Outcome {
     Ok(())
 }
 
+/// What others can change is copied before it is read: into the next folder where one is full, into memory where all are.
+#[test]
+fn full_folders_for_copies_cost_no_names() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::full_folders_for_copies_cost_no_names")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    // Below mounts of its own it is copied by who opens files there, which uses folders only.
+    for (full, start) in [("/var/tmp", "unshare --mount"), ("/var/tmp /tmp", "")] {
+        let script = format!(
+            "cp {chain} theirs && chown 65534 theirs || exit 9
+             for folder in {full}; do
+                 mount -t tmpfs -o size=64k none $folder || exit 9
+                 head -c 64k /dev/zero >$folder/filler
+             done
+             {start} ./theirs 60000 &
+             {profiler} record -F 499 -p $! -d 1 --wait-names 60 --force -o x.cap
+             status=$?
+             kill $!
+             exit $status",
+            chain = chain.display(),
+            profiler = setting.profiler_path().display()
+        );
+        among_own_mounts(&setting, &script)?.success()?;
+        let recording = profiler_tests::recording::Recording::read(&setting.path("x.cap"))?;
+        let samples = recording.of_process("theirs");
+        let named = samples.iter().filter(|sample| sample.calls("outer"));
+        let (named, all) = (named.count(), samples.len());
+        assert!(
+            named > 50 && named * 10 >= all * 9,
+            "{full}: {named} of {all}"
+        );
+    }
+    Ok(())
+}
+
 /// Who waits all the time is told of at the end, when the disk has long been full: there is room for that. What the kernel counted is of all
 /// the time, and it is said how much of it was recorded.
 #[test]

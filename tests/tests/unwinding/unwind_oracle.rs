@@ -20,14 +20,14 @@ use profiler_tests::oracle::programs::{COMMON, MORE, Start};
 use profiler_tests::oracle::stopped::Stopped;
 use profiler_tests::oracle::verdict::Tally;
 use profiler_tests::setting::Setting;
-use profiler_tests::skip::{privileged, skip};
+use profiler_tests::skip::{long, privileged, skip};
 use profiler_tests::workload::Unbuilt;
 use profiler_unwind::Entry;
 use profiler_unwind::snapshot::{Found as Place, Snapshot};
 
 /// Seconds and rate of a workload: some hundred samples on a busy machine.
-const SECONDS: f64 = 1.0;
-const HZ: u64 = 1999;
+const SECONDS: f64 = 0.5;
+const HZ: u64 = 3999;
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -323,6 +323,11 @@ fn recordings_of_known_chains_have_them_by_name() -> Outcome {
     Ok(())
 }
 
+/// Each of some hundreds of changes, and thousands of samples.
+fn recordings() -> u32 {
+    if long() { 10 } else { 1 }
+}
+
 /// Two libraries, one after the other at the same addresses, with different frames.
 #[test]
 fn libraries_that_come_and_go() -> Outcome {
@@ -334,7 +339,7 @@ fn libraries_that_come_and_go() -> Outcome {
     let mut chains = Chains::parse("chain: known_spin known_leaf known_plugin known_reopens main")?;
     let command = [program, "3", first, second];
     let arguments = [&["-e", "cpu-clock", "-F", "1999", "--"], &command[..]].concat();
-    for _ in 0..3 {
+    for _ in 0..recordings() {
         recorded(&setting, &arguments, &mut chains)?;
     }
     // Until user space has seen that another library is there, the kernel side goes by the rows of the
@@ -357,7 +362,7 @@ fn programs_that_follow_each_other() -> Outcome {
         .output()?;
     let mut chains = Chains::parse(&String::from_utf8_lossy(&chains.stdout))?;
     let command = ["-e", "cpu-clock", "-F", "1999", "--", &first, "3", &second];
-    for _ in 0..3 {
+    for _ in 0..recordings() {
         recorded(&setting, &command, &mut chains)?;
     }
     assert_eq!(chains.wrong(), 0, "{chains:#?}");

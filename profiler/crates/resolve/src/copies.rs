@@ -1,7 +1,8 @@
 //! One budget for the copies of targets' files that there are at one time, whoever made them.
 //!
 //! Bytes -> room for them, given back when it is dropped. Where copies lie in memory (a folder for them that is a file
-//! system of memory, or none at all) the budget is a part of the machine's memory.
+//! system of memory, or none at all) the budget is a part of the machine's memory. Where the folders are full, copies are
+//! made in memory as long as all of them fit into that part.
 //!
 //! What does not belong here: what is copied (`material`, `helper::opener`).
 
@@ -9,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, StatVfs};
 
 /// All of them.
 const MOST: u64 = 4 << 30;
@@ -57,15 +58,18 @@ pub(crate) fn left() -> u64 {
     COPIES.left()
 }
 
+/// Whether all copies that there is room for now, wherever they are, could be in memory.
+pub(crate) fn fit_into_memory() -> bool {
+    COPIES.taken.load(Ordering::Relaxed) <= budget(true, memory())
+}
+
 impl Budget {
     fn most(&self) -> u64 {
         *self.most.get_or_init(|| {
-            let in_memory = unnamed().is_none_or(|file| {
+            let in_memory = unnamed(0).is_none_or(|file| {
                 rustix::fs::fstatfs(&file).is_ok_and(|of| matches!(of.f_type, TMPFS | RAMFS))
             });
-            let info = rustix::system::sysinfo();
-            let memory = (info.totalram as u64).saturating_mul(info.mem_unit.into());
-            budget(in_memory, memory)
+            budget(in_memory, memory())
         })
     }
 
@@ -85,12 +89,25 @@ impl Budget {
     }
 }
 
-/// A file without a name, in the first folder that takes one; none if none does.
-pub(crate) fn unnamed() -> Option<OwnedFd> {
+/// A file without a name, in the first folder that takes one and has so much room; none if none does.
+pub(crate) fn unnamed(bytes: u64) -> Option<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
-    let mut folders = SCRATCH.iter();
-    folders.find_map(|folder| rustix::fs::openat(CWD, *folder, flags, mode).ok())
+    let made = |folder: &str| rustix::fs::openat(CWD, folder, flags, mode).ok();
+    let mut files = SCRATCH.iter().filter_map(|folder| made(folder));
+    files.find(|file| has_room(file, bytes))
+}
+
+/// Whether a file's disk has room for so many bytes more: what is only for root there counts as taken.
+fn has_room(file: &OwnedFd, bytes: u64) -> bool {
+    let free = |disk: StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize);
+    rustix::fs::fstatvfs(file).is_ok_and(|disk| free(disk) >= bytes)
+}
+
+/// Of the machine, in bytes.
+fn memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
 }
 
 fn budget(in_memory: bool, memory: u64) -> u64 {

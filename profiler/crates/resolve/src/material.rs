@@ -17,7 +17,7 @@ use std::sync::Arc;
 use profiler_object::elf::Elf;
 use rustix::fs::Mode;
 
-use super::copies::{Room, unnamed};
+use super::copies::{Room, fit_into_memory, unnamed};
 use super::debug_files::DebugFile;
 use super::files::{Root, TargetFile};
 use super::link_folder::LinkFolder;
@@ -314,9 +314,10 @@ impl Handed {
             (false, false) => None,
         };
         let make = |reason| -> io::Result<CopyInto> {
-            let into = empty()?;
+            let len = len + if unpacks { unpacked } else { 0 };
+            let into = empty(len, reason == Reason::Changes && fit_into_memory())?;
             // What the file grows by meanwhile has no room.
-            rustix::fs::ftruncate(&into, len + if unpacks { unpacked } else { 0 })?;
+            rustix::fs::ftruncate(&into, len)?;
             Ok(CopyInto { into, reason })
         };
         let copy = match reason.map(make).transpose() {
@@ -352,14 +353,18 @@ impl Handed {
 
 /// A copy of so many bytes of a file, which nobody else has.
 pub(crate) fn private_copy(file: &File, len: u64) -> io::Result<OwnedFd> {
-    copy(file, empty()?, len)
+    copy(file, empty(len, false)?, len)
 }
 
-/// A file without a name.
-fn empty() -> io::Result<OwnedFd> {
-    let made = match unnamed() {
+/// A file without a name for so many bytes: on a disk, or in memory where no folder takes one, and where all are full if
+/// that may be.
+fn empty(bytes: u64, in_memory: bool) -> io::Result<OwnedFd> {
+    let made = match unnamed(bytes) {
         Some(made) => made,
-        None => rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?,
+        None if in_memory || unnamed(0).is_none() => {
+            rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?
+        }
+        None => return Err(io::ErrorKind::StorageFull.into()),
     };
     // Whoever has a descriptor of it may open it to be read, as the library does that reads it.
     rustix::fs::fchmod(&made, Mode::RUSR | Mode::RGRP | Mode::ROTH)?;

@@ -41,6 +41,8 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL: Duration = Duration::from_millis(100);
 /// So much in an interval is much.
 const BUSY_NS: u64 = 5_000_000;
+/// As long as there are as many threads as before, at most so many looks take them for the same.
+const SAME: u32 = 9;
 /// The thread that writes.
 const WRITER: &str = "capture";
 
@@ -235,6 +237,8 @@ struct Watch {
     /// Threads that were there before: none of a recording's.
     others: HashSet<ThreadId>,
     members: HashMap<ThreadId, Member>,
+    /// How many threads there were when they were listed, and how often that has been enough since.
+    listed: (u64, u32),
     collecting: Account,
     helping: Account,
     began: Instant,
@@ -256,6 +260,7 @@ impl Watch {
             main,
             others,
             members: HashMap::from([(main, member)]),
+            listed: (0, 0),
             collecting: Account::new(),
             helping: Account::new(),
             began: now,
@@ -314,7 +319,16 @@ impl Watch {
         place_all(&mut self.members, |_| Class::Ordinary(0));
     }
 
-    fn see(&mut self) {
+    /// Listing threads takes longer than all else here.
+    fn see_threads(&mut self) {
+        let (count, times) = self.listed;
+        let all_have_begun = self.members.values().all(|member| member.has_begun);
+        if all_have_begun && times < SAME && count == thread_count() {
+            self.listed.1 += 1;
+            return;
+        }
+        // Who comes while they are listed makes it another number.
+        self.listed = (thread_count(), 0);
         let main_name = LazyCell::new(|| name_of(self.main));
         for id in threads() {
             let member = self.members.get(&id);
@@ -334,6 +348,10 @@ impl Watch {
                 member.kind = Kind::Collects;
             }
         }
+    }
+
+    fn see(&mut self) {
+        self.see_threads();
         for_each_helper(&mut |id| {
             let used_ns = || process_time_ns(id).unwrap_or(0);
             let new = || Member::new(Kind::Helps, used_ns());
@@ -373,6 +391,11 @@ fn raise(id: ThreadId, class: Class, inherited: bool) -> io::Result<()> {
 fn threads() -> impl Iterator<Item = ThreadId> {
     let entries = fs::read_dir("/proc/self/task").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// How many they are.
+fn thread_count() -> u64 {
+    rustix::fs::stat("/proc/self/task").map_or(0, |folder| folder.st_nlink)
 }
 
 fn name_of(thread: ThreadId) -> Option<String> {
