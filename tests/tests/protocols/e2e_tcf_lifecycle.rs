@@ -9,7 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, NOBODY, Talking, attached, descriptors, with_clients};
+use crate::e2e_tcf_shared::{
+    Agent, NOBODY, Talking, attached, descriptors, network_sockets, with_clients,
+};
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{held_by, wait_until_gone};
 use profiler_tests::process::{Ended, run};
@@ -25,11 +27,6 @@ fn in_kernel(pid: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Ok(kinds
         .filter(|kind| kind.contains("bpf") || kind.contains("perf_event"))
         .collect())
-}
-
-/// Sockets of the agent: one more for each client.
-fn sockets(agent: &Agent<'_>) -> Result<Option<usize>, Box<dyn std::error::Error>> {
-    Ok(descriptors(agent.pid())?.get("socket").copied())
 }
 
 /// Behind its last client nothing is left in the kernel, and the target goes on as before. The next
@@ -97,10 +94,10 @@ fn its_end() -> Outcome {
             "--frequency",
             "99",
         ];
-        let before = sockets(&agent)?;
+        let before = network_sockets(agent.pid())?;
         let profiling = agent.begin("client", "client.py", &arguments)?;
         let begin = Instant::now();
-        while sockets(&agent)? == before {
+        while network_sockets(agent.pid())? == before {
             assert!(begin.elapsed() < LIMIT, "the client does not come");
             std::thread::sleep(Duration::from_millis(50));
         }

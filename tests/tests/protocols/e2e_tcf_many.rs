@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::e2e_tcf_shared::profile::Profile;
-use crate::e2e_tcf_shared::{Agent, Talking, descriptors, with_clients};
+use crate::e2e_tcf_shared::{Agent, Talking, network_sockets, with_clients};
 use profiler_tests::Outcome;
 use profiler_tests::process::status;
 use serde_json::{Value, json};
@@ -94,16 +94,13 @@ fn clients_that_vanish() -> Outcome {
     ];
     let steady = agent.begin("steady", "client.py", &arguments)?;
     std::thread::sleep(std::time::Duration::from_secs(2));
-    let before = descriptors(agent.pid())?;
+    let before = network_sockets(agent.pid())?;
     let said = agent.script("load.py", &["vanish", &id, "--rounds", "12"])?;
     assert_eq!(said.as_object().map(serde_json::Map::len), Some(21));
     // What is told by the kernel of the connections that went comes within moments.
     std::thread::sleep(std::time::Duration::from_secs(1));
-    let behind = descriptors(agent.pid())?;
-    assert!(
-        behind.get("socket") <= before.get("socket"),
-        "{before:?} {behind:?}"
-    );
+    let behind = network_sockets(agent.pid())?;
+    assert!(behind <= before, "{behind} for {before}");
     let profile = Profile::of(&agent.result(steady.end(profiler_tests::setting::LIMIT)?)?)?;
     profile.check_amount("the one that stayed", 99)?;
     agent.end()?;

@@ -418,9 +418,10 @@ fn full_folders_for_copies_cost_no_names() -> Outcome {
         let recording = profiler_tests::recording::Recording::read(&setting.path("x.cap"))?;
         let samples = recording.of_process("theirs");
         let named = samples.iter().filter(|sample| sample.calls("outer"));
+        // However little it ran: all have names or none.
         let (named, all) = (named.count(), samples.len());
         assert!(
-            named > 50 && named * 10 >= all * 9,
+            named > 10 && named * 10 >= all * 9,
             "{full}: {named} of {all}"
         );
     }

@@ -8,6 +8,7 @@
 pub(crate) mod capture;
 pub(crate) mod profile;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -310,6 +311,30 @@ pub(crate) fn descriptors(pid: u32) -> Result<std::collections::BTreeMap<String,
         *kinds.entry(kind).or_default() += 1;
     }
     Ok(kinds)
+}
+
+/// How many sockets of a process are none of the Unix domain: listeners and clients. Those it has with processes of its own come
+/// and go with what the machine runs.
+pub(crate) fn network_sockets(pid: u32) -> Result<usize, Failure> {
+    let read = || fs::read_to_string(format!("/proc/{pid}/net/unix"));
+    let before = read()?;
+    let mut inodes = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // A descriptor can be closed while the folder is read.
+        let Ok(target) = fs::read_link(entry?.path()) else {
+            continue;
+        };
+        let target = target.to_string_lossy().into_owned();
+        let inode = target.strip_prefix("socket:[");
+        inodes.extend(inode.map(|inode| inode.trim_end_matches(']').to_owned()));
+    }
+    let after = read()?;
+    let lines = before.lines().chain(after.lines());
+    let unix: BTreeSet<&str> = lines
+        .filter_map(|line| line.split_whitespace().nth(6))
+        .collect();
+    inodes.retain(|inode| !unix.contains(inode.as_str()));
+    Ok(inodes.len())
 }
 
 /// Path of a file of the tests' own folder.
