@@ -428,6 +428,25 @@ fn full_folders_for_copies_cost_no_names() -> Outcome {
     Ok(())
 }
 
+/// What the kernel tells of itself is opened without waiting for whoever put something else there.
+#[test]
+fn nobody_waits_for_pipes_in_place_of_the_kernels_files() -> Outcome {
+    let test = "e2e_errors::nobody_waits_for_pipes_in_place_of_the_kernels_files";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    for file in ["/sys/kernel/btf/vmlinux", "/sys/kernel/notes"] {
+        let script = format!(
+            "rm -f pipe; mkfifo pipe && mount --bind pipe {file} || exit 9
+             exec timeout -s KILL 20 {profiler} record -F 999 --force -o x.cap -- sleep 0.2",
+            profiler = setting.profiler_path().display()
+        );
+        among_own_mounts(&setting, &script)?.success()?;
+        profiler_tests::recording::Recording::read(&setting.path("x.cap"))?;
+    }
+    Ok(())
+}
+
 /// Who waits all the time is told of at the end, when the disk has long been full: there is room for that. What the kernel counted is of all
 /// the time, and it is said how much of it was recorded.
 #[test]

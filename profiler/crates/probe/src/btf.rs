@@ -11,6 +11,7 @@ use std::{
     fs::File,
     io::{self, Read},
     ops::Deref,
+    os::unix::fs::OpenOptionsExt,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
@@ -81,11 +82,9 @@ impl Btf {
         if let Some(btf) = held.upgrade() {
             return Ok(btf);
         }
-        let btf = Btf::parse(read(File::open(VMLINUX)?)?).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{VMLINUX} is not in a format that this version knows"),
-            )
+        let btf = Btf::parse(read(open()?)?).ok_or_else(|| {
+            let what = "it is not in a format that this version knows";
+            io::Error::new(io::ErrorKind::InvalidData, what)
         })?;
         let btf = Arc::new(btf);
         *held = Arc::downgrade(&btf);
@@ -241,6 +240,14 @@ impl Btf {
         };
         is_there().unwrap_or(false)
     }
+}
+
+/// Whatever is there in its place, nobody waits for it.
+fn open() -> io::Result<File> {
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(VMLINUX)
 }
 
 /// Reading megabytes takes ten times as long as looking through them: kernels since 6.16 let them be mapped.

@@ -82,10 +82,13 @@ pub(super) enum OffsetError {
 /// What to do about it.
 pub(super) fn remedy(error: &OffsetError) -> String {
     match error {
-        OffsetError::NoBtf(source) => format!(
-            "{error} (/sys/kernel/btf/vmlinux: {source}); it must be built with \
-             CONFIG_DEBUG_INFO_BTF=y"
-        ),
+        OffsetError::NoBtf(source) => {
+            let remedy = match source.kind() {
+                io::ErrorKind::NotFound => "it must be built with CONFIG_DEBUG_INFO_BTF=y",
+                _ => "nothing of the kernel's own is there, or something is mounted over it",
+            };
+            format!("{error} (/sys/kernel/btf/vmlinux: {source}); {remedy}")
+        }
         OffsetError::Missing(_) => format!("{error}; please report the kernel's version"),
         OffsetError::NoController => format!(
             "{error}; name the cgroup by its path in another one, as /proc/PID/cgroup lists them"

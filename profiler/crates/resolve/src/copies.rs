@@ -7,6 +7,7 @@
 //! What does not belong here: what is copied (`material`, `helper::opener`).
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,10 +105,34 @@ fn has_room(file: &OwnedFd, bytes: u64) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|disk| free(disk) >= bytes)
 }
 
-/// Of the machine, in bytes.
+/// Bytes that this process may have: of the machine, or of a cgroup that it is in.
 fn memory() -> u64 {
     let info = rustix::system::sysinfo();
-    (info.totalram as u64).saturating_mul(info.mem_unit.into())
+    let machine = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    limit(&cgroups, Path::new("/sys/fs/cgroup")).map_or(machine, |limit| limit.min(machine))
+}
+
+/// The least of what the cgroups of `/proc/PID/cgroup`, and those above, may have; none if nothing is said below `mounted`.
+fn limit(cgroups: &str, mounted: &Path) -> Option<u64> {
+    let limits = cgroups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let path = Path::new(path.trim_start_matches('/'));
+        let (folder, file) = match controllers {
+            "" => (mounted.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|it| it == "memory") => {
+                (mounted.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let said = path.ancestors().filter_map(|path| {
+            let text = std::fs::read_to_string(folder.join(path).join(file)).ok()?;
+            text.trim().parse::<u64>().ok()
+        });
+        said.min()
+    });
+    limits.min()
 }
 
 fn budget(in_memory: bool, memory: u64) -> u64 {
@@ -126,6 +151,27 @@ mod tests {
         assert_eq!(budget(true, 8 << 30), 1 << 30);
         assert_eq!(budget(true, 1 << 40), MOST);
         assert_eq!(budget(false, 1 << 30), MOST);
+    }
+
+    #[test]
+    fn the_least_limit_of_all_cgroups_counts() {
+        let name = format!("profiler-limits-{}", std::process::id());
+        let mounted = std::env::temp_dir().join(name);
+        let write = |path: &str, text: &str| {
+            let path = mounted.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("a/memory.max", "4096000\n");
+        write("a/b/memory.max", "max\n");
+        write("memory/c/memory.limit_in_bytes", "8192\n");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        let of = |cgroups| limit(cgroups, &mounted);
+        assert_eq!(of("0::/a/b\n"), Some(4_096_000));
+        assert_eq!(of("12:cpu,memory:/c/d\n0::/a/b\n"), Some(8192));
+        assert_eq!(of("12:memory:/\n0::/\n"), Some(9_223_372_036_854_771_712));
+        assert_eq!(of("1:name=systemd:/a\n0::/\nnonsense\n"), None);
+        std::fs::remove_dir_all(&mounted).unwrap();
     }
 
     #[test]

@@ -15,7 +15,8 @@
 mod kept;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use super::mapping::{CodeModule, next_uid};
 use profiler_model::{BuildId, ModuleKind};
 use profiler_object::elf::build_id_of_notes;
 use profiler_unwind::cache::folder;
+use rustix::fs::OFlags;
 
 /// Most symbols kept.
 const MAX_SYMBOLS: usize = 2_000_000;
@@ -30,6 +32,8 @@ const MAX_SYMBOLS: usize = 2_000_000;
 const MAX_NAME_BYTES: usize = 128 << 20;
 /// Most kernel modules kept.
 const MAX_MODULES: usize = 4096;
+/// Notes are not longer than this.
+const MAX_NOTES_BYTES: u64 = 1 << 20;
 /// A BPF program is not longer than this.
 const MAX_BPF_BYTES: u64 = 16 << 20;
 
@@ -155,9 +159,7 @@ impl Kernel {
     }
 
     fn without_symbols(files: &KernelFiles) -> Kernel {
-        let build_id = std::fs::read(&files.notes)
-            .ok()
-            .and_then(|notes| build_id_of_notes(&notes));
+        let build_id = build_id_at(&files.notes);
         let mut kernel = Kernel::default();
         kernel.image.module = module(ModuleKind::Kernel, "[kernel]", build_id);
         kernel.read_modules(files);
@@ -341,9 +343,7 @@ impl Kernel {
                 .module_notes
                 .join(name)
                 .join("notes/.note.gnu.build-id");
-            let build_id = std::fs::read(notes)
-                .ok()
-                .and_then(|notes| build_id_of_notes(&notes));
+            let build_id = build_id_at(&notes);
             self.modules.push(Loaded {
                 start,
                 end: start.saturating_add(size),
@@ -352,6 +352,16 @@ impl Kernel {
         }
         self.modules.sort_by_key(|module| module.start);
     }
+}
+
+/// The build id among notes. Whatever is there in their place, nobody waits for it.
+fn build_id_at(notes: &Path) -> Option<BuildId> {
+    let mut options = File::options();
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.read(true).open(notes).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_NOTES_BYTES).read_to_end(&mut bytes).ok()?;
+    build_id_of_notes(&bytes)
 }
 
 fn module(kind: ModuleKind, path: &str, build_id: Option<BuildId>) -> Arc<CodeModule> {
