@@ -3,7 +3,7 @@
  * Usage: trace_caller KIND calls N           N calls in a row
  *        trace_caller KIND paced PER_S SECONDS  in bursts each millisecond, so many a second
  *        trace_caller KIND slots SECONDS     as many as it can
- *        trace_caller KIND turns SECONDS     the same, but every 5 ms in turn of it and of `twin`
+ *        trace_caller KIND turns SECONDS     the same, but in turns of 5 ms of it and of `twin`
  * each with [--wait] at the end, or [--probed]: it begins by itself, soon after it has seen that its
  * function's code has changed, or ends with status 4 after 60 s. KIND can also be `compiled`, a C function with whatever this was
  * built with (-pg, -mfentry, -fcf-protection).
@@ -74,20 +74,22 @@ TRACED long unpaced(long (*function)(long), uint64_t from, uint64_t seconds) {
     }
 }
 
-/* What slows the machine down slows both, and what slows the function down only one. */
+/* What slows the machine down slows both, and what slows the function down only one. Whose turn it is goes by the golden ratio: others'
+ * work comes and goes with the kernel's ticks, and would meet the same one of two that alternate for seconds. */
 TRACED long in_turns(long (*function)(long), long (*other)(long), uint64_t from, uint64_t seconds) {
     long calls = 0, others = 0;
     for (;;) {
         uint64_t since = now_ns() - from, turn = since / 5000000, cpu = cpu_ns();
         if (since >= seconds * 1000000000) return calls;
         uint64_t slot = since / 100000000 % SLOTS;
-        long (*turns)(long) = turn % 2 ? other : function;
-        long *count = turn % 2 ? &others : &calls, before = *count;
+        int is_other = (int)(turn * 0x9e3779b97f4a7c15ull >> 63);
+        long (*turns)(long) = is_other ? other : function;
+        long *count = is_other ? &others : &calls, before = *count;
         do {
             for (int i = 0; i < 64; i++) turns((*count)++);
         } while ((now_ns() - from) / 5000000 == turn);
-        (turn % 2 ? twins : slots)[slot] += *count - before;
-        (turn % 2 ? twins_cpu : slots_cpu)[slot] += (long)(cpu_ns() - cpu);
+        (is_other ? twins : slots)[slot] += *count - before;
+        (is_other ? twins_cpu : slots_cpu)[slot] += (long)(cpu_ns() - cpu);
     }
 }
 
