@@ -85,7 +85,10 @@ pub(super) fn remedy(error: &OffsetError) -> String {
         OffsetError::NoBtf(source) => {
             let remedy = match source.kind() {
                 io::ErrorKind::NotFound => "it must be built with CONFIG_DEBUG_INFO_BTF=y",
-                _ => "nothing of the kernel's own is there, or something is mounted over it",
+                _ => {
+                    "a kernel that was built with CONFIG_DEBUG_INFO_BTF=y has it there, unless \
+                     something is mounted over it"
+                }
             };
             format!("{error} (/sys/kernel/btf/vmlinux: {source}); {remedy}")
         }
