@@ -251,6 +251,7 @@ mod tests {
         let all = simulate(&[beside(0, 1), beside(1, 1), beside(2, 1)], 1);
         assert_eq!(all, [(0, 0, 1), (1, 1, 2), (2, 2, 3)]);
     }
+
     #[test]
     fn what_calculates_is_kept_for_those_that_want_it_quiet() {
         let jobs = [

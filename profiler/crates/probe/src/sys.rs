@@ -11,7 +11,7 @@ use std::{
     fs::File,
     io,
     ops::Deref,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -213,16 +213,51 @@ pub(super) fn mount_tracefs() -> io::Result<OwnedFd> {
     }
 }
 
-/// A file of sysfs that shows memory of the kernel's own, mapped: it is not copied.
-pub(super) struct KernelMemory {
+/// A file of the kernel's, mapped. Who maps it says how it may be accessed, and from which threads.
+pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and nobody writes to it.
-unsafe impl Send for KernelMemory {}
+// SAFETY: a mapping belongs to the process, not to a thread; this value alone unmaps it, and hands out no more than where it is.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for KernelMemory {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file: `PROT_*`, and `MAP_SHARED` or `MAP_PRIVATE`.
+    pub(super) fn new(
+        file: BorrowedFd<'_>,
+        len: usize,
+        access: libc::c_int,
+        kind: libc::c_int,
+    ) -> io::Result<Mapping> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>());
+        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(Mapping { base, len })
+    }
+
+    /// Where it begins; there until this is dropped.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `new`; who refers into it borrows who holds this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A file of sysfs that shows memory of the kernel's own, mapped: it is not copied.
+pub(super) struct KernelMemory(Mapping);
 
 impl KernelMemory {
     /// Maps a file of `len` bytes. An error where it is another's file, which could become shorter, and where the kernel
@@ -231,23 +266,8 @@ impl KernelMemory {
         if rustix::fs::fstatfs(file)?.f_type != libc::SYSFS_MAGIC {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast::<u8>());
-        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-        Ok(KernelMemory { base, len })
+        let mapping = Mapping::new(file.as_fd(), len, libc::PROT_READ, libc::MAP_PRIVATE)?;
+        Ok(KernelMemory(mapping))
     }
 }
 
@@ -257,50 +277,25 @@ impl Deref for KernelMemory {
     fn deref(&self) -> &[u8] {
         // SAFETY: the kernel maps no more than it has, `len` bytes of it or none; it is there as long as the kernel is, and
         // neither changes nor becomes shorter. The mapping lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr(), self.0.len) }
     }
 }
 
-impl Drop for KernelMemory {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
-/// The mapped buffer of a perf event: a page of positions, then 2^n pages of records.
+/// The mapped buffer of a perf event: a page of positions, then 2^n pages of records. Reading takes `&mut self`.
 pub(super) struct PerfBuffer {
-    base: NonNull<u8>,
+    mapping: Mapping,
     page_bytes: usize,
     data_bytes: usize,
 }
-
-// SAFETY: the mapping belongs to this value alone and may be used from any thread; reading takes
-// `&mut self`.
-unsafe impl Send for PerfBuffer {}
 
 impl PerfBuffer {
     /// Maps the buffer of `event`. `data_bytes` must be a power of two and whole pages.
     pub(super) fn map(event: BorrowedFd<'_>, data_bytes: usize) -> io::Result<PerfBuffer> {
         let page_bytes = rustix::param::page_size();
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                page_bytes + data_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast::<u8>());
-        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = Mapping::new(event, page_bytes + data_bytes, access, libc::MAP_SHARED)?;
         Ok(PerfBuffer {
-            base,
+            mapping,
             page_bytes,
             data_bytes,
         })
@@ -308,7 +303,7 @@ impl PerfBuffer {
 
     /// Bytes of memory that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.page_bytes + self.data_bytes
+        self.mapping.len
     }
 
     /// Moves all records that are there to the end of `out`; whole records only. Returns the bytes
@@ -323,7 +318,7 @@ impl PerfBuffer {
         let first = len.min(self.data_bytes - start);
         // SAFETY: both pieces lie in the data pages; the kernel writes only outside of tail..head.
         unsafe {
-            let data = self.base.as_ptr().add(self.page_bytes);
+            let data = self.mapping.base.as_ptr().add(self.page_bytes);
             out.put_slice(std::slice::from_raw_parts(data.add(start), first));
             out.put_slice(std::slice::from_raw_parts(data, len - first));
         }
@@ -340,13 +335,6 @@ impl PerfBuffer {
         };
         // SAFETY: an aligned u64 within the first page, which lives as long as `self`; the kernel
         // and we access it atomically only.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
-    }
-}
-
-impl Drop for PerfBuffer {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.page_bytes + self.data_bytes) };
+        unsafe { AtomicU64::from_ptr(self.mapping.base.as_ptr().add(offset).cast()) }
     }
 }

@@ -8,43 +8,25 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    ptr::NonNull,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
 };
+
+use crate::sys::Mapping;
 
 /// A mapped array.
 pub(super) struct Words {
     fd: OwnedFd,
-    base: NonNull<AtomicU64>,
+    mapping: Mapping,
     len: usize,
 }
-
-// SAFETY: the mapping belongs to this value alone, and is only accessed atomically.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
 
 impl Words {
     /// Maps the `len` words of a map, which is kept open.
     pub(super) fn map(fd: OwnedFd, len: usize) -> io::Result<Words> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len * 8,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast::<AtomicU64>());
-        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-        Ok(Words { fd, base, len })
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = Mapping::new(fd.as_fd(), len * 8, access, libc::MAP_SHARED)?;
+        Ok(Words { fd, mapping, len })
     }
 
     /// Writes words from `first` on. What is beyond the array is not written.
@@ -72,19 +54,14 @@ impl Words {
     fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has `len` words, and lives as long as `self`; whoever else accesses it
         // does so a word at a time.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.base().as_ptr().cast::<AtomicU64>(), self.len)
+        }
     }
 }
 
 impl AsFd for Words {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len * 8) };
     }
 }
