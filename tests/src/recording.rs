@@ -36,8 +36,10 @@ pub struct Sample {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// Name of the process.
+    /// Name of the process: the last that it had.
     pub process: String,
+    /// What its process was called when the sample was taken.
+    pub process_then: String,
     /// Name of the thread.
     pub thread: String,
     /// Ids of the process in nested namespaces, outermost first, without the initial one.
@@ -177,6 +179,7 @@ impl Sink for Recording {
                     .sources
                     .get(sample.source)
                     .ok_or_else(|| missing("source"))?;
+                let then = tables.names_at(sample.thread, sample.at);
                 let source = tables.string(source.name);
                 if !self.sources.iter().any(|known| known == source) {
                     self.sources.push(source.to_owned());
@@ -186,6 +189,7 @@ impl Sink for Recording {
                     pid: process.pid.0,
                     tid: thread.tid.0,
                     process: tables.string(process.name).to_owned(),
+                    process_then: (tables.string(then.process.unwrap_or(process.name))).to_owned(),
                     thread: tables.string(thread.name).to_owned(),
                     namespace_pids: process.namespace_pids.iter().map(|pid| pid.0).collect(),
                     container: process.container.and_then(|id| container(tables, id)),

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use profiler_tests::Outcome;
+use profiler_tests::recording::{Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
-use profiler_tests::statistics::{at_least, share};
+use profiler_tests::statistics::{amount, at_least, share};
 use profiler_tests::workload::source_path;
 use rustix::process::Signal;
 
@@ -248,7 +249,7 @@ fn two_functions_of_one_name_made_at_run_time() -> Outcome {
     let truth = ended.json()?;
     let rows = rows(&setting)?;
     let mut work: Vec<&Row> = (rows.iter())
-        .filter(|row| row.name.starts_with("work"))
+        .filter(|row| row.name.starts_with("work ("))
         .collect();
     work.sort_by_key(|row| row.start);
     let [a, b] = work[..] else {
@@ -273,7 +274,24 @@ fn names_are_those_of_the_time() -> Outcome {
     for name in ["b_c2", "b_c3"] {
         std::fs::copy(&program, setting.path(name))?;
     }
-    setting.record(&["-F", "999", "--", &program.to_string_lossy()])?;
+    let (ended, recording) = setting.record(&["-F", "999", "--", &program.to_string_lossy()])?;
+    let mut names = Vec::new();
+    for line in ended.stdout.lines() {
+        let mut words = line.split(' ');
+        let name = words.next().ok_or("no name")?;
+        let numbers: Result<Vec<u64>, _> = words.map(str::parse).collect();
+        let [from, to, cpu_ns] = numbers?[..] else {
+            return Err(format!("not a name and three numbers: {line}").into());
+        };
+        let during = |sample: &&Sample| (from..to).contains(&sample.at_ns);
+        let during: Vec<&Sample> = recording.samples.iter().filter(during).collect();
+        let other = during.iter().find(|sample| sample.process_then != name);
+        assert!(other.is_none(), "called {name}, but: {other:?}");
+        let missing = recording.missing_ns();
+        amount(name, weight(&during), cpu_ns, missing, during.len(), 1.0)?;
+        names.push(name);
+    }
+    assert_eq!(names, ["b_c1", "b_c2", "b_c3", "renamed"]);
     let samples = |more: &[&str]| -> Result<Vec<(String, usize)>, Box<dyn std::error::Error>> {
         let report = [&["report", "out.cap", "--format", "json"], more].concat();
         let report = setting.run(&report)?.success()?.json()?;
@@ -285,19 +303,16 @@ fn names_are_those_of_the_time() -> Outcome {
         Ok(rows.iter().filter_map(row).collect())
     };
     let rows = samples(&[])?;
-    let parts = [("b_c1", 1), ("b_c2", 1), ("b_c3", 2), ("renamed", 2)];
     let of = |rows: &[(String, usize)], name: &str| {
         let of_name = rows.iter().filter(|(of, _)| of == name);
         of_name.map(|(_, samples)| samples).sum::<usize>()
     };
-    let all: usize = parts.iter().map(|(name, _)| of(&rows, name)).sum();
-    for (name, part) in parts {
-        share(name, of(&rows, name), all, f64::from(part) / 6.0)?;
+    for name in &names {
+        let then = |sample: &&Sample| sample.process_then == *name;
+        let count = recording.samples.iter().filter(then).count();
+        assert_eq!(of(&rows, name), count, "{name}");
         // Only these are meant by the name.
-        assert_eq!(
-            samples(&["--comm", name])?,
-            [(name.to_owned(), of(&rows, name))]
-        );
+        assert_eq!(samples(&["--comm", name])?, [((*name).to_owned(), count)]);
     }
     setting
         .run(&[
@@ -310,7 +325,7 @@ fn names_are_those_of_the_time() -> Outcome {
         ])?
         .success()?;
     let folded = std::fs::read_to_string(setting.path("out.folded"))?;
-    for (name, _) in parts {
+    for name in names {
         let lines = folded
             .lines()
             .filter(|line| line.starts_with(&format!("{name};")));
