@@ -3,7 +3,9 @@
 
 use std::error::Error;
 use std::fs;
+use std::io;
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
 use profiler_tests::Outcome;
@@ -148,7 +150,7 @@ fn pauses_and_suspensions() -> Outcome {
     let Some(setting) = Setting::new("e2e_stream::pauses_and_suspensions")? else {
         return Ok(());
     };
-    let mut target = setting.start("target", std::process::Command::new("sleep").arg("60"))?;
+    let mut target = sleeper(&setting)?;
     let pid = target.pid().to_string();
     for (flags, mode) in [
         (&[][..], Mode::Tracing),
@@ -193,7 +195,7 @@ fn an_hq_that_dies() -> Outcome {
     let Some(setting) = Setting::new("e2e_stream::an_hq_that_dies")? else {
         return Ok(());
     };
-    let mut target = setting.start("target", std::process::Command::new("sleep").arg("60"))?;
+    let mut target = sleeper(&setting)?;
     let pid = target.pid().to_string();
     let mut hq = Hq::listen(Configuration::default())?;
     let trace = ["--trace", "libc.so.6:malloc", "--allow-control", "-p", &pid];
@@ -217,6 +219,16 @@ fn an_hq_that_dies() -> Outcome {
     wait_until_gone(&held, LIMIT)?;
     target.signal(Signal::KILL)?;
     Ok(())
+}
+
+/// A process that has loaded the C library, and sleeps.
+fn sleeper(setting: &Setting) -> io::Result<Running> {
+    let mut sleeper = setting.start("target", Command::new("sleep").arg("60"))?;
+    sleeper.wait_until("loading the C library", LIMIT, |run| {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", run.pid()));
+        maps.is_ok_and(|maps| maps.contains("/libc.so.6"))
+    })?;
+    Ok(sleeper)
 }
 
 /// A command whose HQ dies goes on to its own end.

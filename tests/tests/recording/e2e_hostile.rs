@@ -500,6 +500,92 @@ fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
     Ok(())
 }
 
+/// While a server is silent, others have their files opened, which are gone in a moment.
+#[test]
+fn no_names_of_others_are_lost_to_a_silent_server() -> Outcome {
+    let test = "e2e_hostile::no_names_of_others_are_lost_to_a_silent_server";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let brief = setting.path("brief");
+    fs::copy(setting.workload("chain.c")?, &brief)?;
+    let recorder = setting.start_recording(&["-a", "-F", "999"])?;
+    let Some(process) = silent(&setting, test, "read")? else {
+        return Ok(());
+    };
+    let other = setting.start("brief", Command::new(&brief).arg("150"))?;
+    leave_undisturbed(other.pid())?;
+    fs::remove_file(&brief)?;
+    other.end(LIMIT)?.success()?;
+    process.signal(Signal::KILL)?;
+    recorder.signal(Signal::INT)?;
+    recorder.end(LIMIT)?.success()?;
+    let recording = setting.recording()?;
+    let all = recording.of_process("brief");
+    assert!(all.len() > 100, "{} samples", all.len());
+    let named = all.iter().filter(|sample| sample.calls("main"));
+    at_least("samples with names", named.count(), all.len(), 0.9)?;
+    Ok(())
+}
+
+/// Who opens files for the recorder begins late: what a server has is not opened by the recorder instead, whose end
+/// would wait for that.
+#[test]
+fn helpers_that_begin_late_hold_nothing_up() -> Outcome {
+    let test = "e2e_hostile::helpers_that_begin_late_hold_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    for kind in ["read", "read overlay"] {
+        let Some(process) = silent(&setting, test, kind)? else {
+            return Ok(());
+        };
+        let pid = process.pid().to_string();
+        let mut command = Command::new("strace");
+        // What a helper does first.
+        command.args(["-f", "-o", "/dev/null", "-e", "trace=close_range"]);
+        command.args(["-e", "inject=close_range:delay_enter=700000"]);
+        command.arg(setting.profiler_path());
+        command.args([
+            "record", "-o", "late.cap", "--force", "-F", "999", "-d", "1",
+        ]);
+        let mut tracer = setting.start("strace", command.args(["-p", &pid]))?;
+        let children = format!("/proc/{0}/task/{0}/children", tracer.pid());
+        let mut recorder = String::new();
+        tracer.wait_until("a recorder", LIMIT, |_| {
+            // It tries out first what it can do, with another one.
+            let of = fs::read_to_string(&children).unwrap_or_default();
+            let name = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm"));
+            let is_recorder = |id: &&str| name(id).is_ok_and(|name| name == "profiler\n");
+            recorder = of
+                .split(' ')
+                .find(is_recorder)
+                .unwrap_or_default()
+                .to_owned();
+            !recorder.is_empty()
+        })?;
+        let recorder = Path::new("/proc").join(recorder);
+        let from = Instant::now();
+        // The tracer itself waits for all that it traces.
+        while recorder.exists() {
+            let threads = || -> std::io::Result<Vec<String>> {
+                let tasks = fs::read_dir(recorder.join("task"))?.flatten();
+                let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat"));
+                tasks.map(stat).collect()
+            };
+            assert!(
+                from.elapsed() < Duration::from_secs(20),
+                "{kind}: {:?}",
+                threads()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        process.signal(Signal::KILL)?;
+        tracer.end(LIMIT)?.success()?;
+    }
+    Ok(())
+}
+
 /// A folder of separate debug files whose server does not answer who looks for one, or opens, asks about or reads it: what is
 /// traced, and the names that the program's own files have, are there in time.
 #[test]

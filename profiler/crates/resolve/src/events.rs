@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::calls::Place;
 use super::frames::Frames;
+use super::modules::{NotYet, When};
 use super::process::ProcessTable;
 use super::processes::idle_comm;
 use super::stacks::before_gap;
@@ -22,6 +23,9 @@ use profiler_model::{
     Clock, Cpu, Event, GapReason, LostReason, Mark, Sample, StackEnd, StackId, Tid, Waits,
 };
 
+/// How often it is looked whether a file is open by now, where there is nothing else to do.
+const GLANCE: Duration = Duration::from_millis(5);
+
 impl Resolver {
     /// Looks at an event as soon as it is drained, before it is resolved: opens the file of a new mapping
     /// and reads what describes a new program, while the process still exists.
@@ -29,8 +33,26 @@ impl Resolver {
         self.mapped.modules.come_to(event.at);
         self.mapped.interpreters.follow(event);
         self.processes.notice(event);
-        if let RawBody::Mmap(mmap) = &event.body {
-            self.mapped.notice(mmap, &mut self.processes);
+        self.notice_mapping(event, When::Soon);
+    }
+
+    /// Looks at mappings once more whose files were not open when they were noticed.
+    pub fn notice_late_files(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        self.mapped.modules.look_at_slow();
+        for event in self.late.take() {
+            self.notice_mapping(&event, When::SoonAgain);
+        }
+    }
+
+    fn notice_mapping(&mut self, event: &RawEvent, when: When) {
+        if let RawBody::Mmap(mmap) = &event.body
+            && let Err(NotYet) = self.mapped.notice(mmap, when, &mut self.processes)
+            && !self.late.push(event.clone())
+        {
+            self.mapped.modules.not_opened += 1;
         }
         let mut opener = Opener {
             modules: &mut self.mapped.modules,
@@ -82,7 +104,7 @@ impl Resolver {
         self.naming.send();
     }
 
-    /// Whether events wait for unwind tables.
+    /// Whether events wait for unwind tables, or the files of mappings.
     pub fn holds_events(&self) -> bool {
         !self.mapped.unwinding.held.is_empty()
     }
@@ -93,6 +115,10 @@ impl Resolver {
         let until = Instant::now() + patience.min(PATIENCE);
         loop {
             self.release_held(out);
+            if !self.late.is_empty() && Instant::now() < until {
+                std::thread::sleep(GLANCE);
+                continue;
+            }
             let mut opener = Opener {
                 modules: &mut self.mapped.modules,
                 processes: &mut self.processes,
@@ -124,6 +150,7 @@ impl Resolver {
 
     /// Resolves the held events that need not wait any longer.
     fn release_held(&mut self, out: &mut Vec<Batch>) {
+        self.notice_late_files();
         while let Some(mut event) = self.mapped.unwinding.held.pop() {
             let full = self.mapped.unwinding.held.is_full();
             if !self.complete(&mut event, full) {
@@ -134,9 +161,12 @@ impl Resolver {
         }
     }
 
-    /// Corrects and completes an event's user stack; false: a table is being built, and the event has to
-    /// wait. With `at_once` it does without the table.
+    /// Corrects and completes an event's user stack; false: a table is being built or a file is not open yet, and the
+    /// event has to wait. With `at_once` it does without.
     fn complete(&mut self, event: &mut RawEvent, at_once: bool) -> bool {
+        if self.late.has(event) {
+            return at_once;
+        }
         let has_vdso = self.mapped.modules.has_vdso();
         let table = &self.processes.table;
         let Some(id) = self.mapped.unwinding.correct(event, has_vdso, table) else {

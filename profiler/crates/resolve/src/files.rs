@@ -21,7 +21,7 @@ use super::accounts::account_of;
 use super::closing::Closer;
 use super::copies::Room;
 use super::fingerprint::{Fingerprint, Fingerprints};
-use super::helper::open_elsewhere;
+use super::helper::{Opening, Slow, open_elsewhere, open_soon};
 use super::overlay_layers::OverlayLayers;
 use super::patience::ask_process;
 use super::proc_fs::at_live_thread;
@@ -36,6 +36,8 @@ pub(super) const MAX_FILE_BYTES: u64 = 4 << 30;
 const RETRY: Duration = Duration::from_millis(200);
 /// Most failures that are remembered.
 const MAX_FAILURES: usize = 4096;
+/// How many files may be waited for at once, each by a process.
+const MAX_SLOW: usize = 4;
 /// Share of the limit of open files that target files may use.
 const FILES_SHARE: u64 = 4;
 /// Most target files open at once.
@@ -59,6 +61,9 @@ pub(super) enum OpenError {
     /// What is at its path is another file by now.
     #[error("was replaced")]
     Replaced,
+    /// Whoever has it takes its time: it is asked for again in a while.
+    #[error("is not open yet")]
+    Later,
     /// The last try failed a moment ago.
     #[error("could not be opened a moment ago")]
     Again,
@@ -432,11 +437,21 @@ struct Open {
     noticed: Timestamp,
 }
 
+/// A file whose server takes its time.
+#[derive(Debug)]
+struct Waited {
+    key: FileKey,
+    path: Box<str>,
+    device: (u32, u32),
+    slow: Box<Slow>,
+}
+
 /// All target files that are open.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     open: FxHashMap<FileKey, Open>,
     failed: FxHashMap<FileKey, Instant>,
+    slow: Vec<Waited>,
     fingerprints: Fingerprints,
     capacity: usize,
     clock: u64,
@@ -466,19 +481,85 @@ impl Files {
 
     /// The file behind a mapping: open already, or opened now.
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
+        match self.look_for(mapped)? {
+            (Some(file), _) => Ok(file),
+            (None, key) => self.settle(open_elsewhere(mapped), mapped.path, key),
+        }
+    }
+
+    /// The same, but a server that takes its time is not waited for: [`Files::look_at_slow`] does it.
+    pub(super) fn open_soon(
+        &mut self,
+        mapped: &MappedFile<'_>,
+    ) -> Result<Arc<TargetFile>, OpenError> {
+        let identity = mapped.identity;
+        let device = (identity.major, identity.minor);
+        let key = match self.look_for(mapped) {
+            Ok((Some(file), _)) => return Ok(file),
+            Ok((None, key)) => key,
+            Err(error) => return Err(error),
+        };
+        let waits = self.slow.len() >= MAX_SLOW || self.slow.iter().any(|it| it.device == device);
+        if device.0 == 0 && waits {
+            return Err(OpenError::Later);
+        }
+        match open_soon(mapped) {
+            Opening::Done(opened) => self.settle(opened, mapped.path, key),
+            Opening::Slow(slow) => {
+                self.slow.push(Waited {
+                    key,
+                    path: mapped.path.into(),
+                    device,
+                    slow,
+                });
+                Err(OpenError::Later)
+            }
+        }
+    }
+
+    /// Takes the files that are open by now, and forgets those that will not be.
+    pub(super) fn look_at_slow(&mut self) {
+        for waited in std::mem::take(&mut self.slow) {
+            match waited.slow.look() {
+                Opening::Done(opened) => {
+                    // It is asked for again.
+                    let _ = self.settle(opened, &waited.path, waited.key);
+                }
+                Opening::Slow(slow) => self.slow.push(Waited { slow, ..waited }),
+            }
+        }
+    }
+
+    /// One that is open, and what it is known by; an error, if it is not to be opened now.
+    fn look_for(
+        &mut self,
+        mapped: &MappedFile<'_>,
+    ) -> Result<(Option<Arc<TargetFile>>, FileKey), OpenError> {
         let Some(key) = FileKey::of(mapped.identity) else {
             return Err(OpenError::Open(io::ErrorKind::NotFound.into()));
         };
         if let Some(file) = self.get(&key) {
-            return Ok(file);
+            return Ok((Some(file), key));
+        }
+        if self.slow.iter().any(|waited| waited.key == key) {
+            return Err(OpenError::Later);
         }
         if self.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY) {
             return Err(OpenError::Again);
         }
-        match open_elsewhere(mapped) {
+        Ok((None, key))
+    }
+
+    fn settle(
+        &mut self,
+        opened: Result<TargetFile, OpenError>,
+        path: &str,
+        key: FileKey,
+    ) -> Result<Arc<TargetFile>, OpenError> {
+        match opened {
             Ok(file) => {
                 self.failed.remove(&key);
-                Ok(self.take(file, mapped, key))
+                Ok(self.take(file, path, key))
             }
             Err(error) => {
                 if self.failed.len() >= MAX_FAILURES {
@@ -491,13 +572,7 @@ impl Files {
     }
 
     /// Keeps a file that was opened, unless the same is open already.
-    fn take(
-        &mut self,
-        mut file: TargetFile,
-        mapped: &MappedFile<'_>,
-        key: FileKey,
-    ) -> Arc<TargetFile> {
-        let path = mapped.path;
+    fn take(&mut self, mut file: TargetFile, path: &str, key: FileKey) -> Arc<TargetFile> {
         if file.elf.is_some() {
             file.fingerprint = self.fingerprints.of(&file.file, path, file.build_id());
         }

@@ -36,6 +36,7 @@ mod interpreters;
 mod jit;
 mod kernel;
 mod kernel_names;
+mod late_files;
 pub mod left_behind;
 mod lingering;
 mod link_folder;
@@ -101,6 +102,7 @@ use files::{Root, Roots};
 use frames::Frames;
 use interpreters::Interpreters;
 use kernel_names::KernelNames;
+use late_files::LateFiles;
 use mapped::Mapped;
 use modules::Modules;
 use naming::Naming;
@@ -149,6 +151,8 @@ pub struct Resolver {
     calls: Calls,
     /// Stacks of waits.
     waits: WaitStacks,
+    /// Mappings whose files are not open yet.
+    late: LateFiles,
     /// Unwind tables in the kernel.
     dialogue: Dialogue,
     tidied: Timestamp,
@@ -193,6 +197,7 @@ impl Resolver {
             },
             calls: Calls::default(),
             waits: WaitStacks::default(),
+            late: LateFiles::default(),
             dialogue: Dialogue::default(),
             tidied: began,
             last_event: (began, Instant::now()),

@@ -4,7 +4,7 @@
 //! `unwinding`).
 
 use super::interpreters::Interpreters;
-use super::modules::Modules;
+use super::modules::{Modules, NotYet, When};
 use super::processes::Processes;
 use super::unwinding::Unwinding;
 use profiler_model::raw::RawMmap;
@@ -22,11 +22,19 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Looks at a mapping as soon as it is known: opens its file, while the process is still there.
-    pub(super) fn notice(&mut self, mmap: &RawMmap, processes: &mut Processes) {
-        let opened = self.modules.open(mmap, || processes.root_of(mmap.pid));
+    pub(super) fn notice(
+        &mut self,
+        mmap: &RawMmap,
+        when: When,
+        processes: &mut Processes,
+    ) -> Result<(), NotYet> {
+        let opened = self
+            .modules
+            .open(mmap, when, || processes.root_of(mmap.pid))?;
         if let Some((path, file)) = opened {
             self.interpreters
                 .notice(mmap, &path, &file, &mut self.modules);
         }
+        Ok(())
     }
 }

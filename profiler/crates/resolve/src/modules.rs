@@ -45,6 +45,21 @@ enum Backing {
     Other,
 }
 
+/// Until when a file is to be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Whatever time it takes.
+    AtLast,
+    /// Others are not to be held up.
+    Soon,
+    /// The same of one that was to be opened before.
+    SoonAgain,
+}
+
+/// A file is not open yet, and may be later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotYet;
+
 /// Modules by name and file, and the open files behind them.
 #[derive(Debug)]
 pub(super) struct Modules {
@@ -109,34 +124,49 @@ impl Modules {
     pub(super) fn open(
         &mut self,
         mmap: &RawMmap,
+        when: When,
         root: impl FnOnce() -> Option<Arc<Root>>,
-    ) -> Option<(String, Arc<TargetFile>)> {
+    ) -> Result<Option<(String, Arc<TargetFile>)>, NotYet> {
         let path = path_of(mmap);
         if !matches!(backing(&path), Backing::File | Backing::Memory) {
-            return None;
+            return Ok(None);
         }
         let root = root();
-        let key = FileKey::of(mmap.file)?;
+        let Some(key) = FileKey::of(mmap.file) else {
+            return Ok(None);
+        };
         if let Some(file) = self.files.get_unchanged(&key) {
-            return Some((path, file));
+            return Ok(Some((path, file)));
         }
-        self.files.forgive(&key);
-        let opened = self.files.open(&MappedFile {
+        if when != When::SoonAgain {
+            self.files.forgive(&key);
+        }
+        let mapped = MappedFile {
             pid: mmap.pid,
             range: (mmap.start, mmap.start.saturating_add(mmap.len)),
             path: &path,
             identity: mmap.file,
             root: root.as_ref(),
-        });
+        };
+        let opened = match when {
+            When::AtLast => self.files.open(&mapped),
+            When::Soon | When::SoonAgain => self.files.open_soon(&mapped),
+        };
         match opened {
-            Ok(file) => Some((path, file)),
-            Err(OpenError::Again) => None,
+            Ok(file) => Ok(Some((path, file))),
+            Err(OpenError::Later) if when != When::AtLast => Err(NotYet),
+            Err(OpenError::Again | OpenError::Later) => Ok(None),
             Err(error) => {
                 self.not_opened += 1;
                 log::debug!("pid {}: {path}: {error}", mmap.pid);
-                None
+                Ok(None)
             }
         }
+    }
+
+    /// Takes the files that are open by now.
+    pub(super) fn look_at_slow(&mut self) {
+        self.files.look_at_slow();
     }
 
     /// The file behind a mapping, opened again if it was closed; none if it is not what the module is

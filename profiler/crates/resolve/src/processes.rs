@@ -22,7 +22,7 @@ use super::epoch::Epoch;
 use super::files::{Root, Roots};
 use super::mapped::Mapped;
 use super::mapping::Mappings;
-use super::modules;
+use super::modules::{self, When};
 use super::options::ResolveOptions;
 use super::proc_fs::{self, Clocks, Facts};
 use super::process::{GRACE_NS, ProcessState, ProcessTable};
@@ -381,7 +381,8 @@ impl Processes {
     fn read_mappings(&mut self, pid: Pid, now: Timestamp, mapped: &mut Mapped) {
         let mut mappings = Mappings::default();
         for mmap in proc_fs::mappings(pid) {
-            mapped.notice(&mmap, self);
+            // Without it what follows would be of a file that nobody knows.
+            let _ = mapped.notice(&mmap, When::AtLast, self);
             if let Some(range) = mapped.modules.range_of(now, &mmap, &mut self.table) {
                 mappings.insert(range);
             }

@@ -104,6 +104,7 @@ impl Walk {
             tracer.remember(raw);
         }
         self.resolver.notice_losses(raw);
+        self.resolver.notice_late_files();
         // Of these there are few. Forks come before what the child does, whatever buffer they came in.
         let hits = |event: &&RawEvent| {
             matches!(

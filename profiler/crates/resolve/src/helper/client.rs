@@ -102,6 +102,15 @@ pub(crate) struct Number {
 /// What is said of a file that was to be opened, and the file.
 pub(super) type Opened = (Vec<u8>, Option<OwnedFd>);
 
+/// A file that a process was asked to open.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// It has said where the file lies.
+    is_found: bool,
+    /// The device that is to answer, if it is for that to answer.
+    pub(super) device: Option<(u32, u32)>,
+}
+
 /// What a process does, and nothing else.
 #[derive(Clone, Copy, Debug)]
 enum Job {
@@ -211,7 +220,6 @@ impl Client {
     }
 
     /// The id of the process.
-    #[cfg(test)]
     pub(crate) fn pid(&self) -> Option<u32> {
         Some(self.process.as_ref()?.child.as_ref()?.id())
     }
@@ -301,6 +309,11 @@ impl Client {
         self.running_within(moment).map(|_| ())
     }
 
+    /// Whether there is one that has not begun yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// What is at an address of a process's memory, by its open `pagemap` and a thread of it; as much of it as is there,
     /// perhaps nothing; none if it may not be read.
     pub(crate) fn read(
@@ -372,46 +385,65 @@ impl Client {
         }
     }
 
-    /// Has a file opened: what is said of it, and the file. If not, also the device that did not answer, if it was
-    /// for that to answer.
-    pub(super) fn open(
+    /// Asks to have a file opened; see [`Client::opened`].
+    pub(super) fn ask_to_open(
         &mut self,
         frame: Frame,
         fds: &[BorrowedFd<'_>],
+    ) -> Result<Asked, Death> {
+        let socket = self.running()?.socket.as_fd();
+        let sent = send(socket, &frame.finish(), fds, Instant::now() + END);
+        sent.map_err(|error| self.end_after(&error))?;
+        Ok(Asked::default())
+    }
+
+    /// What is said of a file that was to be opened, and the file. None if patience comes to its end before that: it can be
+    /// asked for once more, and the next question waits behind it.
+    pub(super) fn opened(
+        &mut self,
+        asked: &mut Asked,
         patience: &mut dyn FnMut(u32) -> Option<Instant>,
-    ) -> Result<Opened, (Death, Option<(u32, u32)>)> {
-        let mut device = None;
-        let (socket, number) = match self.running() {
-            Ok(process) => {
+    ) -> Result<Option<Opened>, Death> {
+        let (socket, number) = match &self.process {
+            Some(process) => {
                 let number = process.child.as_ref().map_or(0, Child::id);
                 (process.socket.as_fd(), number)
             }
-            Err(death) => return Err((death, None)),
+            None => return Err(Death::Crashed),
         };
         // What has come is there as a whole at once.
-        let mut receive = |kind| {
+        let mut receive = |kind| -> io::Result<Option<Opened>> {
             while let Some(until) = patience(number) {
                 match ready(socket, PollFlags::IN, until) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
                     done => {
                         done?;
-                        return receive_files(socket, kind, Instant::now() + END);
+                        return receive_files(socket, kind, Instant::now() + END).map(Some);
                     }
                 }
             }
-            Err(io::ErrorKind::TimedOut.into())
+            Ok(None)
         };
-        let ask = || {
-            send(socket, &frame.finish(), fds, Instant::now() + END)?;
-            let (bytes, _) = receive(wire::HANDLED)?;
-            let mut reader = Reader(&bytes);
-            // None is found: the reason follows.
-            if reader.u8()? != 0 {
-                device = Some((reader.u32()?, reader.u32()?));
+        let mut both = || -> io::Result<Option<Opened>> {
+            if !asked.is_found {
+                let Some((bytes, _)) = receive(wire::HANDLED)? else {
+                    return Ok(None);
+                };
+                let mut reader = Reader(&bytes);
+                // None is found: the reason follows.
+                if reader.u8()? != 0 {
+                    asked.device = Some((reader.u32()?, reader.u32()?));
+                }
+                asked.is_found = true;
             }
             receive(wire::OPENED)
         };
-        ask().map_err(|error: io::Error| (self.end_after(&error), device))
+        both().map_err(|error| self.end_after(&error))
+    }
+
+    /// Its time is over.
+    pub(super) fn give_up(&mut self) -> Death {
+        self.end(Death::TooSlow)
     }
 
     /// Closes what was loaded.
@@ -527,7 +559,6 @@ impl Client {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let started = Instant::now();
         if !self.apart {
             let (answering, reads) = (self.answering, matches!(self.job, Job::Reads));
             let thread = std::thread::Builder::new().name("names".to_owned());
@@ -538,7 +569,7 @@ impl Client {
             return Ok(Process {
                 socket,
                 child: None,
-                started,
+                started: Instant::now(),
                 ended_for_memory: 0,
                 walls: Some(Walls::default()),
                 loaded: 0,
@@ -559,7 +590,7 @@ impl Client {
         Ok(Process {
             socket,
             child: Some(child),
-            started,
+            started: Instant::now(),
             ended_for_memory: ended_for_memory(),
             walls: None,
             loaded: 0,

@@ -8,6 +8,7 @@
 //!
 //! What does not belong here: how a mapped file is found (`files`), which paths are asked for (`debug_files`, `objects`).
 
+use std::fmt;
 use std::fs::File;
 use std::hash::BuildHasher;
 use std::io;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxBuildHasher;
 use rustix::fs::{AtFlags, Stat, StatxFlags};
 
-use super::client::{Client, Death, send};
+use super::client::{Asked, Client, Death, Opened, send};
 use super::wire::{self, Frame, Reader};
 use crate::copies::{Room, left};
 use crate::files::{
@@ -40,6 +41,8 @@ use profiler_model::raw::FileIdentity;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same of a server, where another one was waited for in vain lately.
 const SHORT_PATIENCE: Duration = Duration::from_millis(50);
+/// How much of that who has events to take spends waiting: most files are open by then.
+const MOMENT: Duration = Duration::from_millis(20);
 /// The same where only a disk is to be waited for.
 const SLOW_DISK: Duration = Duration::from_secs(10);
 /// Largest file of a server's that is copied.
@@ -75,84 +78,189 @@ pub fn start_opening() {
     }
 }
 
-/// Opens a mapped file: see [`open_mapped`].
+/// Opens a mapped file: see [`open_mapped`]. That takes as long as whoever has it likes, up to a bound.
 pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
-    open_or_copy(mapped, true)
+    match open_or_copy(mapped, true, None) {
+        Opening::Done(opened) => opened,
+        Opening::Slow(slow) => slow.wait(),
+    }
+}
+
+/// The same for whoever has more to do: a server that does not answer in a moment is not waited for.
+pub(crate) fn open_soon(mapped: &MappedFile<'_>) -> Opening {
+    open_or_copy(mapped, true, Some(MOMENT))
 }
 
 /// The same, but of a file that a server has nothing is read, nor is it opened here.
 pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
-    let file = open_or_copy(mapped, false)?;
+    let file = match open_or_copy(mapped, false, None) {
+        Opening::Done(opened) => opened?,
+        Opening::Slow(slow) => slow.wait()?,
+    };
     match file.is_local && file.room.is_none() {
         true => Ok(file),
         false => Err(OpenError::Served),
     }
 }
 
-fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, OpenError> {
+/// What becomes of a file that is to be opened.
+#[derive(Debug)]
+pub(crate) enum Opening {
+    /// It is open, or can't be opened.
+    Done(Result<TargetFile, OpenError>),
+    /// A server takes its time, or is silent.
+    Slow(Box<Slow>),
+}
+
+/// A file that a process was asked to open, which has that to do and nothing else.
+pub(crate) struct Slow {
+    client: Client,
+    asked: Asked,
+    waiting: Waiting,
+    pid: Pid,
+    path: String,
+    root: Option<Arc<Root>>,
+}
+
+impl fmt::Debug for Slow {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "Slow({})", self.path)
+    }
+}
+
+impl Slow {
+    /// Looks what became of it, without waiting.
+    pub(crate) fn look(mut self: Box<Slow>) -> Opening {
+        let mut is_first = true;
+        let answer = self.client.opened(&mut self.asked, &mut |_| {
+            std::mem::take(&mut is_first).then(Instant::now)
+        });
+        match answer {
+            Ok(None) if !self.is_over() => Opening::Slow(self),
+            answer => Opening::Done(self.taken(answer)),
+        }
+    }
+
+    /// Waits for it as long as is due.
+    fn wait(mut self) -> Result<TargetFile, OpenError> {
+        let waiting = &mut self.waiting;
+        let answer = self
+            .client
+            .opened(&mut self.asked, &mut |opener| waiting.more(opener));
+        self.taken(answer)
+    }
+
+    fn is_over(&mut self) -> bool {
+        let opener = self.client.pid().unwrap_or(0);
+        self.waiting.is_over(opener)
+    }
+
+    fn taken(mut self, answer: Result<Option<Opened>, Death>) -> Result<TargetFile, OpenError> {
+        taken(
+            answer,
+            &mut self.client,
+            (&self.asked, &self.waiting),
+            (self.pid, &self.path, self.root.as_ref()),
+        )
+    }
+}
+
+/// Has it opened. `moment`: how long a server is waited for here.
+fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>) -> Opening {
     let identity = mapped.identity;
     let device = (identity.major, identity.minor);
     if is_silent(mapped.pid, device) {
-        return Err(OpenError::Silent);
+        return Opening::Done(Err(OpenError::Silent));
     }
     let is_served = identity.major == 0;
-    // Where a server was silent lately, others are waited for less, and what is silent then is told of them alone: a
-    // process may have files elsewhere.
-    let (patience, silent) = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
-        true => (SHORT_PATIENCE, Whom::Device(device.0, device.1)),
-        false => (PATIENCE, Whom::Process(mapped.pid)),
+    // Where a server was silent lately, others are waited for less.
+    let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+        true => SHORT_PATIENCE,
+        false => PATIENCE,
     };
     let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
     let client = opener.get_or_insert_with(Client::that_opens);
     if !client.is_apart() {
         drop(opener);
-        return open_mapped(mapped);
+        return Opening::Done(open_mapped(mapped));
     }
     // What it takes to start it is nobody's fault, and nobody's time.
-    if client.start_meanwhile().is_err() {
-        drop(opener);
-        return open_beside(mapped, patience, silent);
+    let started = match (is_served, moment) {
+        (true, Some(moment)) => client.start_within(moment),
+        (true, None) => client.start(),
+        (false, _) => client.start_meanwhile(),
+    };
+    if started.is_err() {
+        return Opening::Done(match (is_served, moment) {
+            (true, Some(_)) if client.is_starting() => Err(OpenError::Later),
+            // Nothing ends a wait for a server, not even the end of this process.
+            (true, _) => Err(OpenError::Silent),
+            (false, _) => {
+                drop(opener);
+                open_beside(mapped)
+            }
+        });
     }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
     let mut waiting = Waiting::new(is_served, patience);
-    let answer = client.open(question(mapped, copies), &fds, &mut |opener| {
-        waiting.more(opener)
+    let Ok(mut asked) = client.ask_to_open(question(mapped, copies), &fds) else {
+        return Opening::Done(Err(OpenError::Silent));
+    };
+    let until = moment.filter(|_| is_served).map(|it| waiting.begun + it);
+    let answer = client.opened(&mut asked, &mut |opener| match until {
+        Some(until) => Some(until).filter(|until| Instant::now() < *until),
+        None => waiting.more(opener),
     });
-    drop(opener);
+    if !matches!(answer, Ok(None)) || until.is_none() {
+        let of = (mapped.pid, mapped.path, mapped.root);
+        return Opening::Done(taken(answer, client, (&asked, &waiting), of));
+    }
+    // Another one is there by the time that it is needed.
+    let mut next = Client::that_opens();
+    let _ = next.start_within(Duration::ZERO);
+    Opening::Slow(Box::new(Slow {
+        client: std::mem::replace(client, next),
+        asked,
+        waiting,
+        pid: mapped.pid,
+        path: mapped.path.to_owned(),
+        root: mapped.root.cloned(),
+    }))
+}
+
+/// The file that was opened, or its copy; who does not answer is not asked any more.
+fn taken(
+    answer: Result<Option<Opened>, Death>,
+    client: &mut Client,
+    (asked, waiting): (&Asked, &Waiting),
+    (pid, path, root): (Pid, &str, Option<&Arc<Root>>),
+) -> Result<TargetFile, OpenError> {
     match answer {
-        Ok((said, file)) => {
+        Ok(Some((said, file))) => {
             // A copy is local as well.
             let is_local = true;
-            Ok(opened(&said, file)?.into_target(mapped.path, mapped.root, is_local))
+            Ok(opened(&said, file)?.into_target(path, root, is_local))
         }
-        Err((Death::TooSlow, _)) if waiting.starved => Err(OpenError::Silent),
-        Err((Death::TooSlow, device)) => {
-            // A disk is slow, and not silent.
-            let device = device.filter(|(major, _)| *major == 0);
-            let whom = device.map(|(major, minor)| Whom::Device(major, minor));
-            give_up(whom.unwrap_or(Whom::Process(mapped.pid)), mapped.pid);
+        Ok(None) => {
+            client.give_up();
+            if !waiting.starved {
+                // A disk is slow, and not silent.
+                let device = asked.device.filter(|(major, _)| *major == 0);
+                let whom = device.map(|(major, minor)| Whom::Device(major, minor));
+                give_up(whom.unwrap_or(Whom::Process(pid)), pid);
+            }
             Err(OpenError::Silent)
         }
         Err(_) => Err(OpenError::Silent),
     }
 }
 
-/// Opens it where there is no process for that, or none yet: on a thread that can be left alone. What a server has is
-/// left out, since whoever reads it later would wait for the server. `silent` is given up if nothing comes from one.
-fn open_beside(
-    mapped: &MappedFile<'_>,
-    patience: Duration,
-    silent: Whom,
-) -> Result<TargetFile, OpenError> {
+/// Opens what lies on a disk where there is no process for that, or none yet: on a thread that can be left alone.
+fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     let (pid, range, identity) = (mapped.pid, mapped.range, mapped.identity);
     let (path, root) = (mapped.path.to_owned(), mapped.root.cloned());
-    let is_served = identity.major == 0;
-    let patience = match is_served {
-        true => patience,
-        false => SLOW_DISK,
-    };
-    let opened = within(patience, Some(owner_of(pid)), move || {
+    let opened = within(SLOW_DISK, Some(owner_of(pid)), move || {
         let file = open_mapped(&MappedFile {
             pid,
             range,
@@ -165,12 +273,7 @@ fn open_beside(
             false => Err(OpenError::Silent),
         }
     });
-    opened.unwrap_or_else(|| {
-        if is_served {
-            give_up(silent, pid);
-        }
-        Err(OpenError::Silent)
-    })
+    opened.unwrap_or(Err(OpenError::Silent))
 }
 
 /// A file that a path leads to.
@@ -229,25 +332,34 @@ pub(crate) fn open_below(
     let is_served = !root.is_own() || user != 0;
     let mut opener = FINDER.lock().unwrap_or_else(PoisonError::into_inner);
     let client = opener.get_or_insert_with(Client::that_opens);
-    let answer = match client.is_apart() && client.start().is_ok() {
+    let is_apart = client.is_apart();
+    let answer = match is_apart && client.start().is_ok() {
         true => {
             let fds: Vec<BorrowedFd<'_>> = root.folder().into_iter().collect();
             let mut waiting = Waiting::new(is_served, PATIENCE);
             let mut ask = || {
-                let frame = question_below(root, path, copies);
-                client.open(frame, &fds, &mut |opener| waiting.more(opener))
+                let mut asked = client.ask_to_open(question_below(root, path, copies), &fds)?;
+                client.opened(&mut asked, &mut |opener| waiting.more(opener))
             };
             // It ends with the thread that started it, and is started anew.
             let answer = match ask() {
-                Err((Death::Crashed | Death::Killed, _)) => ask(),
+                Err(Death::Crashed | Death::Killed) => ask(),
                 answer => answer,
             };
             match answer {
-                Ok((said, file)) => Some(opened(&said, file)),
-                Err((Death::TooSlow, _)) if !waiting.starved => None,
+                Ok(Some((said, file))) => Some(opened(&said, file)),
+                Ok(None) => {
+                    client.give_up();
+                    if waiting.starved {
+                        return Err(OpenError::Silent);
+                    }
+                    None
+                }
                 Err(_) => return Err(OpenError::Silent),
             }
         }
+        // Nothing ends a wait for a server, not even the end of this process.
+        false if is_apart && is_served => return Err(OpenError::Silent),
         false => {
             drop(opener);
             let (below, path) = (root.clone(), path.to_owned());
@@ -298,6 +410,7 @@ fn whom_below(root: &Root, path: &str) -> Result<Whom, OpenError> {
 }
 
 /// How long an answer is waited for.
+#[derive(Debug)]
 struct Waiting {
     begun: Instant,
     patience: Duration,
@@ -321,19 +434,25 @@ impl Waiting {
 
     /// Until when to wait now, if any longer: for a moment, and for longer while the process gets no processor or a disk is slow.
     fn more(&mut self, opener: u32) -> Option<Instant> {
-        let waited = self.begun.elapsed();
-        if std::mem::replace(&mut self.asked, true) && waited >= self.patience {
-            self.starved = would_run(&format!("/proc/{opener}/stat"));
-            let most = match (self.starved, self.is_served) {
-                (true, _) => STARVED,
-                (false, true) => self.patience,
-                (false, false) => SLOW_DISK,
-            };
-            if waited >= most {
-                return None;
-            }
+        if std::mem::replace(&mut self.asked, true) && self.is_over(opener) {
+            return None;
         }
         Some(Instant::now() + self.patience)
+    }
+
+    /// Whether it was waited for long enough.
+    fn is_over(&mut self, opener: u32) -> bool {
+        let waited = self.begun.elapsed();
+        if waited < self.patience {
+            return false;
+        }
+        self.starved = would_run(&format!("/proc/{opener}/stat"));
+        let most = match (self.starved, self.is_served) {
+            (true, _) => STARVED,
+            (false, true) => self.patience,
+            (false, false) => SLOW_DISK,
+        };
+        waited >= most
     }
 }
 
@@ -476,7 +595,9 @@ pub(super) fn answer(
             let number = error.raw_os_error().unwrap_or(libc::ENOENT);
             (FAILED, number.cast_unsigned())
         }
-        Err(OpenError::Again | OpenError::Silent) => (FAILED, libc::EAGAIN.cast_unsigned()),
+        Err(OpenError::Again | OpenError::Later | OpenError::Silent) => {
+            (FAILED, libc::EAGAIN.cast_unsigned())
+        }
     };
     frame.u8(kind);
     frame.u32(number);

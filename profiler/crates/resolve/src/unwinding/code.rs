@@ -129,6 +129,8 @@ struct EarlyProcess {
     mappings: Arc<Mappings>,
     /// When it was forked or began its program, as far as known.
     since: Timestamp,
+    /// When it did so for sure: what was mapped before is of the past.
+    program: Timestamp,
 }
 
 /// What processes have mapped just now, ahead of the order of events.
@@ -169,6 +171,7 @@ impl EarlyCode {
             *process = EarlyProcess {
                 mappings,
                 since: at,
+                program: at,
             };
             self.changed.insert(pid);
         }
@@ -187,14 +190,15 @@ impl EarlyCode {
             *process = EarlyProcess {
                 mappings: Arc::new(mappings),
                 since: at,
+                program: at,
             };
             self.changed.insert(pid);
         }
     }
 
-    /// Something was mapped. What is known to have been mapped there later stays.
+    /// Something was mapped. What is known to have been mapped there later stays, and a later program has nothing of it.
     pub(super) fn mapped(&mut self, pid: Pid, range: CodeRange, at: Timestamp) {
-        if let Some(process) = self.process(pid, at) {
+        if let Some(process) = self.process(pid, at).filter(|it| it.program <= at) {
             let before = process.mappings.generation();
             let range = CodeRange { at, ..range };
             let is_later = |known: &&CodeRange| {
@@ -245,6 +249,7 @@ impl EarlyCode {
         let new = || EarlyProcess {
             mappings: Arc::default(),
             since: at,
+            program: Timestamp(0),
         };
         Some(self.processes.entry(pid).or_insert_with(new))
     }
@@ -297,6 +302,9 @@ mod tests {
         assert_eq!(path(&early, 0x1800), None);
         early.executed(Pid(1), Timestamp(9));
         assert_eq!(path(&early, 0x2800), None);
+        // Of the program before.
+        early.mapped(Pid(1), range(0x1000, 0x4000, 0, &old), Timestamp(8));
+        assert_eq!(path(&early, 0x1800), None);
     }
 
     #[test]
