@@ -552,14 +552,14 @@ impl Files {
 
     fn settle(
         &mut self,
-        opened: Result<TargetFile, OpenError>,
+        opened: Result<Box<TargetFile>, OpenError>,
         path: &str,
         key: FileKey,
     ) -> Result<Arc<TargetFile>, OpenError> {
         match opened {
             Ok(file) => {
                 self.failed.remove(&key);
-                Ok(self.take(file, path, key))
+                Ok(self.take(*file, path, key))
             }
             Err(error) => {
                 if self.failed.len() >= MAX_FAILURES {

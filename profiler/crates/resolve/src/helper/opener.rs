@@ -79,7 +79,7 @@ pub fn start_opening() {
 }
 
 /// Opens a mapped file: see [`open_mapped`]. That takes as long as whoever has it likes, up to a bound.
-pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<Box<TargetFile>, OpenError> {
     match open_or_copy(mapped, true, None) {
         Opening::Done(opened) => opened,
         Opening::Slow(slow) => slow.wait(),
@@ -98,7 +98,7 @@ pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenErro
         Opening::Slow(slow) => slow.wait()?,
     };
     match file.is_local && file.room.is_none() {
-        true => Ok(file),
+        true => Ok(*file),
         false => Err(OpenError::Served),
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenErro
 #[derive(Debug)]
 pub(crate) enum Opening {
     /// It is open, or can't be opened.
-    Done(Result<TargetFile, OpenError>),
+    Done(Result<Box<TargetFile>, OpenError>),
     /// A server takes its time, or is silent.
     Slow(Box<Slow>),
 }
@@ -142,7 +142,7 @@ impl Slow {
     }
 
     /// Waits for it as long as is due.
-    fn wait(mut self) -> Result<TargetFile, OpenError> {
+    fn wait(mut self) -> Result<Box<TargetFile>, OpenError> {
         let waiting = &mut self.waiting;
         let answer = self
             .client
@@ -155,7 +155,10 @@ impl Slow {
         self.waiting.is_over(opener)
     }
 
-    fn taken(mut self, answer: Result<Option<Opened>, Death>) -> Result<TargetFile, OpenError> {
+    fn taken(
+        mut self,
+        answer: Result<Option<Opened>, Death>,
+    ) -> Result<Box<TargetFile>, OpenError> {
         taken(
             answer,
             &mut self.client,
@@ -182,7 +185,7 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>)
     let client = opener.get_or_insert_with(Client::that_opens);
     if !client.is_apart() {
         drop(opener);
-        return Opening::Done(open_mapped(mapped));
+        return Opening::Done(open_mapped(mapped).map(Box::new));
     }
     // What it takes to start it is nobody's fault, and nobody's time.
     let started = match (is_served, moment) {
@@ -197,7 +200,7 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>)
             (true, _) => Err(OpenError::Silent),
             (false, _) => {
                 drop(opener);
-                open_beside(mapped)
+                open_beside(mapped).map(Box::new)
             }
         });
     }
@@ -235,12 +238,13 @@ fn taken(
     client: &mut Client,
     (asked, waiting): (&Asked, &Waiting),
     (pid, path, root): (Pid, &str, Option<&Arc<Root>>),
-) -> Result<TargetFile, OpenError> {
+) -> Result<Box<TargetFile>, OpenError> {
     match answer {
         Ok(Some((said, file))) => {
             // A copy is local as well.
             let is_local = true;
-            Ok(opened(&said, file)?.into_target(path, root, is_local))
+            let file = opened(&said, file)?.into_target(path, root, is_local);
+            Ok(Box::new(file))
         }
         Ok(None) => {
             client.give_up();
