@@ -2,8 +2,9 @@
 //! named.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -528,6 +529,46 @@ fn no_names_of_others_are_lost_to_a_silent_server() -> Outcome {
     Ok(())
 }
 
+/// Starts a recording into `late.cap` whose helpers begin late: who traces it, and its folder of /proc.
+fn with_late_helpers(
+    setting: &Setting,
+    arguments: &[&str],
+) -> Result<(Running, PathBuf), Box<dyn std::error::Error>> {
+    let mut command = Command::new("strace");
+    // What a helper does first.
+    command.args(["-f", "-o", "/dev/null", "-e", "trace=close_range"]);
+    command.args(["-e", "inject=close_range:delay_enter=700000"]);
+    command.arg(setting.profiler_path());
+    command.args(["record", "-o", "late.cap", "--force", "-F", "999"]);
+    let mut tracer = setting.start("strace", command.args(arguments))?;
+    let children = format!("/proc/{0}/task/{0}/children", tracer.pid());
+    let mut recorder = String::new();
+    tracer.wait_until("a recorder", LIMIT, |_| {
+        // It tries out first what it can do, with another one.
+        let of = fs::read_to_string(&children).unwrap_or_default();
+        let name = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm"));
+        let is_recorder = |id: &&str| name(id).is_ok_and(|name| name == "profiler\n");
+        let found = of.split(' ').find(is_recorder);
+        recorder = found.unwrap_or_default().to_owned();
+        !recorder.is_empty()
+    })?;
+    Ok((tracer, Path::new("/proc").join(recorder)))
+}
+
+/// Waits until nothing is left of a recorder. Who traces it waits for all that it traces.
+fn ends_in_time(recorder: &Path) {
+    let from = Instant::now();
+    while recorder.exists() {
+        let threads = || -> std::io::Result<Vec<String>> {
+            let tasks = fs::read_dir(recorder.join("task"))?.flatten();
+            let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat"));
+            tasks.map(stat).collect()
+        };
+        assert!(from.elapsed() < Duration::from_secs(20), "{:?}", threads());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Who opens files for the recorder begins late: what a server has is not opened by the recorder instead, whose end
 /// would wait for that.
 #[test]
@@ -541,48 +582,42 @@ fn helpers_that_begin_late_hold_nothing_up() -> Outcome {
             return Ok(());
         };
         let pid = process.pid().to_string();
-        let mut command = Command::new("strace");
-        // What a helper does first.
-        command.args(["-f", "-o", "/dev/null", "-e", "trace=close_range"]);
-        command.args(["-e", "inject=close_range:delay_enter=700000"]);
-        command.arg(setting.profiler_path());
-        command.args([
-            "record", "-o", "late.cap", "--force", "-F", "999", "-d", "1",
-        ]);
-        let mut tracer = setting.start("strace", command.args(["-p", &pid]))?;
-        let children = format!("/proc/{0}/task/{0}/children", tracer.pid());
-        let mut recorder = String::new();
-        tracer.wait_until("a recorder", LIMIT, |_| {
-            // It tries out first what it can do, with another one.
-            let of = fs::read_to_string(&children).unwrap_or_default();
-            let name = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm"));
-            let is_recorder = |id: &&str| name(id).is_ok_and(|name| name == "profiler\n");
-            recorder = of
-                .split(' ')
-                .find(is_recorder)
-                .unwrap_or_default()
-                .to_owned();
-            !recorder.is_empty()
-        })?;
-        let recorder = Path::new("/proc").join(recorder);
-        let from = Instant::now();
-        // The tracer itself waits for all that it traces.
-        while recorder.exists() {
-            let threads = || -> std::io::Result<Vec<String>> {
-                let tasks = fs::read_dir(recorder.join("task"))?.flatten();
-                let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat"));
-                tasks.map(stat).collect()
-            };
-            assert!(
-                from.elapsed() < Duration::from_secs(20),
-                "{kind}: {:?}",
-                threads()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let (tracer, recorder) = with_late_helpers(&setting, &["-d", "1", "-p", &pid])?;
+        ends_in_time(&recorder);
         process.signal(Signal::KILL)?;
         tracer.end(LIMIT)?.success()?;
     }
+    // And what is mapped until one has begun has names, though it is gone by then: this file system has no device.
+    let brief = Path::new("/dev/shm").join(format!("brief-{}", std::process::id()));
+    fs::copy(setting.workload("chain.c")?, &brief)?;
+    let script = format!(
+        "read line; {silent} read & server=$!; sleep 0.1; {brief} 1500 & sleep 0.1; rm {brief}; wait $!; kill -KILL $server",
+        silent = setting.workload("silent_files.c")?.display(),
+        brief = brief.display(),
+    );
+    let mut shell = setting.start("shell", Command::new("sh").args(["-c", &script]))?;
+    let capture = setting.path("late.cap");
+    fs::remove_file(&capture)?;
+    let (mut tracer, recorder) = with_late_helpers(&setting, &["-p", &shell.pid().to_string()])?;
+    let mut waits = 0;
+    tracer.wait_until("recording", LIMIT, |_| {
+        let place = fs::read_to_string(recorder.join("wchan")).unwrap_or_default();
+        let is_idle = capture.exists() && place.contains("ep");
+        waits = (waits + 1) * u32::from(is_idle);
+        waits > 40
+    })?;
+    shell.stdin().ok_or("no pipe")?.write_all(b"go\n")?;
+    shell.end(LIMIT)?.success()?;
+    ends_in_time(&recorder);
+    tracer.end(LIMIT)?.success()?;
+    let recording = Recording::read(&capture)?;
+    let name = brief.file_name().and_then(|name| name.to_str());
+    let all = recording.of_process(name.ok_or("no name")?);
+    assert!(all.len() > 1000, "{} samples", all.len());
+    let named = all
+        .iter()
+        .filter(|sample| sample.leaf().starts_with("leaf_"));
+    at_least("samples with names", named.count(), all.len(), 0.9)?;
     Ok(())
 }
 

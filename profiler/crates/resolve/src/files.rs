@@ -504,6 +504,8 @@ impl Files {
             return Err(OpenError::Later);
         }
         match open_soon(mapped) {
+            // Who opens files has not begun.
+            Opening::Done(Err(OpenError::Later)) => Err(OpenError::Later),
             Opening::Done(opened) => self.settle(opened, mapped.path, key),
             Opening::Slow(slow) => {
                 self.slow.push(Waited {
