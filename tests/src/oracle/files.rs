@@ -16,6 +16,9 @@ use profiler_unwind::{Table, build_file, build_vdso};
 
 use super::Mapped;
 
+/// The kernel's page that instructions of probes are executed in, and calls of probed functions return to.
+const PROBES: &str = "[uprobes]";
+
 /// A mapped file.
 pub struct MappedFile {
     /// Its table; none if it says nothing about its frames.
@@ -98,7 +101,7 @@ impl Files {
 
     /// Reads a file, if it is new.
     pub fn read(&mut self, path: &str) -> io::Result<()> {
-        if path.is_empty() || self.files.contains_key(path) {
+        if path.is_empty() || path == PROBES || self.files.contains_key(path) {
             return Ok(());
         }
         let bytes = fs::read(path)?;
@@ -185,6 +188,12 @@ impl Space<'_> {
         file.function(file.address(range.offset)? + (address - range.start))
     }
 
+    /// Whether an address is of somebody's probes, of which other walkers know nothing.
+    pub fn is_of_probes(&self, address: u64) -> bool {
+        let range = self.range(address);
+        range.is_some_and(|range| range.path == PROBES)
+    }
+
     /// Names an address for people: function or file, and offset.
     pub fn place(&self, address: u64) -> String {
         let Some(range) = self.range(address) else {
@@ -234,6 +243,7 @@ fn parse(line: &str, vdso: &Path) -> Option<Mapped> {
     }
     let path = match path {
         "[vdso]" => vdso.to_str()?.to_owned(),
+        PROBES => PROBES.to_owned(),
         path if path.starts_with('/') && Path::new(path).is_file() => path.to_owned(),
         _ => String::new(),
     };

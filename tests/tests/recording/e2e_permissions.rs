@@ -269,7 +269,7 @@ fn kernel_is_named(recording: &Recording) -> bool {
     frames.any(|frame| frame.named)
 }
 
-const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "499", "-d", "1", "--wait-names", "60"];
+const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "999", "-d", "1", "--wait-names", "60"];
 /// The time of that.
 const RECORDED: Duration = Duration::from_secs(1);
 
@@ -295,7 +295,7 @@ fn python_has_names_with_the_documented_set() -> Outcome {
     let (ended, recording) = bench.record(
         NOBODY,
         recording_set(),
-        &["-F", "499", "-d", "1", "-p", &pid],
+        &["-F", "999", "-d", "1", "-p", &pid],
     )?;
     let samples = recording.of_pid(running.pid());
     let named = samples.iter().filter(|sample| sample.calls("turn")).count();
@@ -330,7 +330,7 @@ fn the_documented_set_is_enough() -> Outcome {
         .map(|one| one.pid().to_string())
         .collect();
     let pids = pids.join(",");
-    let arguments = ["-F", "499", "-d", "1", "-p", &pids];
+    let arguments = ["-F", "999", "-d", "1", "-p", &pids];
     let (_, recording) = bench.record_workloads(&workloads, NOBODY, set, &arguments)?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(
@@ -469,7 +469,7 @@ fn containers_with_the_documented_set() -> Outcome {
     let cgroup = format!("docker/{id}");
     let by_name = ["--container", "profiler-red"];
     let by_cgroup = ["--cgroup", &cgroup];
-    let rate = ["-F", "499", "-d", "1"];
+    let rate = ["-F", "999", "-d", "1"];
     let set = recording_set();
     for user in [NOBODY, 0] {
         let listed = bench.run(user, set, &["list", "containers", "--json"])?;

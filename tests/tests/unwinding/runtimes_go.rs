@@ -27,10 +27,12 @@ use profiler_tests::skip::{long, skip};
 use profiler_tests::workload::{self, Unbuilt};
 use stepped::{Stepped, Stop};
 
-/// Functions that put another stack in the place of theirs, or in that of a signal's.
-const JUMPS: [&str; 11] = [
+/// Functions that put another stack in the place of theirs, or in that of a signal's, or let go of the goroutine that they
+/// work for.
+const JUMPS: [&str; 12] = [
     "runtime.doSigPreempt",
     "runtime.gogo",
+    "runtime.goschedImpl",
     "gogo",
     "runtime.mcall",
     "runtime.morestack",

@@ -452,7 +452,7 @@ fn compare_programs(test: &str, programs: &[(&str, Start)]) {
         let tally = &found.tally;
         eprintln!(
             "{name}: {} samples, {} judged, {:.2} % agree, deepest {}, {:?}; {} gone, {} without a \
-             stack, {} walked otherwise in user space",
+             stack, {} with probes of others, {} walked otherwise in user space",
             tally.total(),
             tally.judged(),
             tally.share() * 100.0,
@@ -460,6 +460,7 @@ fn compare_programs(test: &str, programs: &[(&str, Start)]) {
             tally.counts,
             found.gone,
             found.without,
+            found.probed,
             found.walks_differ.len(),
         );
         report(&found);
