@@ -170,7 +170,7 @@ impl Session {
             () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,
             () = tokio::time::sleep(HURRY), if self.walk.is_in_a_hurry() => Due::Buffers,
-            () = tokio::time::sleep(TABLES_TICK), if self.walk.builds_tables() => Due::Buffers,
+            () = tokio::time::sleep(TABLES_TICK), if self.walk.builds() => Due::Buffers,
         }
     }
 

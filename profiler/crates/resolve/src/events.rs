@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::calls::Place;
 use super::frames::Frames;
-use super::modules::{NotYet, When};
+use super::late_files::LateFile;
+use super::modules::NotYet;
 use super::process::ProcessTable;
 use super::processes::idle_comm;
 use super::stacks::before_gap;
@@ -33,27 +34,45 @@ impl Resolver {
         self.mapped.modules.come_to(event.at);
         self.mapped.interpreters.follow(event);
         self.processes.notice(event);
-        self.notice_mapping(event, When::Soon);
+        if let RawBody::Mmap(mmap) = &event.body
+            && let Err(NotYet) = self.mapped.notice(mmap, false, &mut self.processes)
+        {
+            let (event, is_mapped) = (event.clone(), false);
+            let has_room = self.mapped.late.push(LateFile { event, is_mapped });
+            self.mapped.modules.not_opened += u64::from(!has_room);
+        }
+        self.follow(event);
     }
 
     /// Looks at mappings once more whose files were not open when they were noticed.
     pub fn notice_late_files(&mut self) {
-        if self.late.is_empty() {
+        if self.mapped.late.is_empty() || !self.mapped.modules.look_at_slow() {
             return;
         }
-        self.mapped.modules.look_at_slow();
-        for event in self.late.take() {
-            self.notice_mapping(&event, When::SoonAgain);
-        }
+        let mut late = self.mapped.late.take();
+        late.retain(|late| {
+            let RawBody::Mmap(mmap) = &late.event.body else {
+                return false;
+            };
+            if let Err(NotYet) = self.mapped.notice(mmap, true, &mut self.processes) {
+                return true;
+            }
+            if late.is_mapped {
+                let at = late.event.at;
+                self.processes.mapped_late(at, mmap, &mut self.mapped);
+            }
+            self.follow(&late.event);
+            false
+        });
+        self.mapped.late.put_back(late);
     }
 
-    fn notice_mapping(&mut self, event: &RawEvent, when: When) {
-        if let RawBody::Mmap(mmap) = &event.body
-            && let Err(NotYet) = self.mapped.notice(mmap, when, &mut self.processes)
-            && !self.late.push(event.clone())
-        {
-            self.mapped.modules.not_opened += 1;
-        }
+    /// Whether some files are not open yet.
+    pub fn awaits_files(&self) -> bool {
+        !self.mapped.late.is_empty()
+    }
+
+    fn follow(&mut self, event: &RawEvent) {
         let mut opener = Opener {
             modules: &mut self.mapped.modules,
             processes: &mut self.processes,
@@ -115,7 +134,7 @@ impl Resolver {
         let until = Instant::now() + patience.min(PATIENCE);
         loop {
             self.release_held(out);
-            if !self.late.is_empty() && Instant::now() < until {
+            if self.awaits_files() && Instant::now() < until {
                 std::thread::sleep(GLANCE);
                 continue;
             }
@@ -164,7 +183,7 @@ impl Resolver {
     /// Corrects and completes an event's user stack; false: a table is being built or a file is not open yet, and the
     /// event has to wait. With `at_once` it does without.
     fn complete(&mut self, event: &mut RawEvent, at_once: bool) -> bool {
-        if self.late.has(event) {
+        if self.mapped.late.holds(event) {
             return at_once;
         }
         let has_vdso = self.mapped.modules.has_vdso();

@@ -37,7 +37,17 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Most failures that are remembered.
 const MAX_FAILURES: usize = 4096;
 /// How many files may be waited for at once, each by a process.
-const MAX_SLOW: usize = 4;
+const MAX_SLOW: usize = 32;
+/// How long a server may take before it is asked beside all others: that is more than a file takes that lies in memory.
+const MOMENT: Duration = Duration::from_millis(20);
+/// How much of that counts as nothing.
+const AT_ONCE: Duration = Duration::from_millis(2);
+/// How long the same server is waited for within [`REMEMBERED`].
+const MOST_WAITED: Duration = Duration::from_millis(60);
+/// How long it is remembered that a server takes its time.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// Most servers that this is remembered of.
+const MAX_SERVERS: usize = 1024;
 /// Share of the limit of open files that target files may use.
 const FILES_SHARE: u64 = 4;
 /// Most target files open at once.
@@ -452,6 +462,10 @@ pub(super) struct Files {
     open: FxHashMap<FileKey, Open>,
     failed: FxHashMap<FileKey, Instant>,
     slow: Vec<Waited>,
+    /// Whether who opens files has not begun.
+    is_unbegun: bool,
+    /// Since when, and how long, who takes events has waited for the file systems that may be a server's.
+    servers: FxHashMap<(u32, u32), (Instant, Duration)>,
     fingerprints: Fingerprints,
     capacity: usize,
     clock: u64,
@@ -499,13 +513,21 @@ impl Files {
             Ok((None, key)) => key,
             Err(error) => return Err(error),
         };
-        let waits = self.slow.len() >= MAX_SLOW || self.slow.iter().any(|it| it.device == device);
-        if device.0 == 0 && waits {
+        let is_served = device.0 == 0;
+        let is_asked = self.slow.iter().any(|waited| waited.device == device);
+        if is_served && (is_asked || self.slow.len() >= MAX_SLOW) {
             return Err(OpenError::Later);
         }
-        match open_soon(mapped) {
-            // Who opens files has not begun.
-            Opening::Done(Err(OpenError::Later)) => Err(OpenError::Later),
+        let begun = Instant::now();
+        let opening = open_soon(mapped, self.moment_for(device));
+        if is_served {
+            self.waited_for(device, begun);
+        }
+        match opening {
+            Opening::Done(Err(OpenError::Later)) => {
+                self.is_unbegun = true;
+                Err(OpenError::Later)
+            }
             Opening::Done(opened) => self.settle(opened, mapped.path, key),
             Opening::Slow(slow) => {
                 self.slow.push(Waited {
@@ -519,17 +541,46 @@ impl Files {
         }
     }
 
-    /// Takes the files that are open by now, and forgets those that will not be.
-    pub(super) fn look_at_slow(&mut self) {
+    /// How long a file system's server is waited for: one that took its time is not waited for again.
+    fn moment_for(&self, device: (u32, u32)) -> Duration {
+        let known = self.servers.get(&device);
+        let is_slow =
+            known.is_some_and(|(since, all)| since.elapsed() < REMEMBERED && *all >= MOST_WAITED);
+        if is_slow { Duration::ZERO } else { MOMENT }
+    }
+
+    fn waited_for(&mut self, device: (u32, u32), begun: Instant) {
+        let took = begun.elapsed();
+        if took < AT_ONCE {
+            return;
+        }
+        if self.servers.len() >= MAX_SERVERS {
+            self.servers.clear();
+        }
+        let known = self
+            .servers
+            .entry(device)
+            .or_insert((begun, Duration::ZERO));
+        if known.0.elapsed() >= REMEMBERED {
+            *known = (begun, Duration::ZERO);
+        }
+        known.1 += took;
+    }
+
+    /// Takes the files that are open by now, and forgets those that will not be; whether more can be asked for.
+    pub(super) fn look_at_slow(&mut self) -> bool {
+        let mut is_news = std::mem::take(&mut self.is_unbegun);
         for waited in std::mem::take(&mut self.slow) {
             match waited.slow.look() {
                 Opening::Done(opened) => {
+                    is_news = true;
                     // It is asked for again.
                     let _ = self.settle(opened, &waited.path, waited.key);
                 }
                 Opening::Slow(slow) => self.slow.push(Waited { slow, ..waited }),
             }
         }
+        is_news
     }
 
     /// One that is open, and what it is known by; an error, if it is not to be opened now.

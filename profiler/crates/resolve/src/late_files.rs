@@ -1,41 +1,85 @@
 //! Mappings whose files are not open yet, because a server has them that takes its time.
 //!
-//! Raw events that were noticed -> the same again when their files are open, or will not be. Their turn comes no sooner, so
-//! that what is mapped is known by then; who takes events is not held up meanwhile. How many wait is bounded.
+//! Raw events that were noticed, and mappings that were found in /proc -> the same again when their files are open, or will
+//! not be. The turn of an event comes no sooner, so that what is mapped is known by then; of what was mapped before, all
+//! wait for a moment. Who takes events is not held up meanwhile. How many wait is bounded.
 //!
-//! What does not belong here: who asks servers, and for how long (`helper::opener`).
+//! What does not belong here: who asks servers, and for how long (`files`, `helper::opener`).
 
-use profiler_model::raw::{RawBody, RawEvent};
+use std::time::{Duration, Instant};
+
+use profiler_model::raw::{RawBody, RawEvent, RawMmap};
+use profiler_model::{Cpu, Timestamp};
 
 /// Most that wait.
-const MAX_LATE: usize = 256;
+const MAX_LATE: usize = 1024;
+/// How long all events wait for the files of what was mapped before.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Mappings that wait for their files.
+/// A mapping whose file is not open yet.
+#[derive(Debug)]
+pub(super) struct LateFile {
+    /// Of the mapping.
+    pub(super) event: RawEvent,
+    /// It is mapped already, without what the file says.
+    pub(super) is_mapped: bool,
+}
+
+/// All of them.
 #[derive(Debug, Default)]
-pub(super) struct LateFiles(Vec<RawEvent>);
+pub(super) struct LateFiles {
+    files: Vec<LateFile>,
+    /// Until when all events wait, if something was mapped before.
+    all_wait: Option<Instant>,
+}
 
 impl LateFiles {
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.files.is_empty()
     }
 
     /// Adds one; whether there is room for it.
-    pub(super) fn push(&mut self, event: RawEvent) -> bool {
-        let has_room = self.0.len() < MAX_LATE;
+    pub(super) fn push(&mut self, late: LateFile) -> bool {
+        let has_room = self.files.len() < MAX_LATE;
         if has_room {
-            self.0.push(event);
+            if late.is_mapped && self.all_wait.is_none() {
+                self.all_wait = Some(Instant::now() + PATIENCE);
+            }
+            self.files.push(late);
         }
         has_room
     }
 
-    /// Whether an event is one of them.
-    pub(super) fn has(&self, event: &RawEvent) -> bool {
-        matches!(event.body, RawBody::Mmap(_)) && self.0.contains(event)
+    /// The same of a mapping that was found at this time.
+    pub(super) fn push_mapped(&mut self, at: Timestamp, mmap: RawMmap) -> bool {
+        let (cpu, body) = (Cpu(0), RawBody::Mmap(Box::new(mmap)));
+        let event = RawEvent { at, cpu, body };
+        let is_mapped = true;
+        self.push(LateFile { event, is_mapped })
     }
 
-    /// All of them.
-    pub(super) fn take(&mut self) -> Vec<RawEvent> {
-        std::mem::take(&mut self.0)
+    /// Whether an event has to wait: for its own file, or for what was mapped before.
+    pub(super) fn holds(&self, event: &RawEvent) -> bool {
+        if self.all_wait.is_some_and(|until| Instant::now() < until) {
+            return true;
+        }
+        let is_it = |late: &LateFile| !late.is_mapped && late.event == *event;
+        matches!(event.body, RawBody::Mmap(_)) && self.files.iter().any(is_it)
+    }
+
+    /// Takes all of them; those that wait on are to be put back.
+    pub(super) fn take(&mut self) -> Vec<LateFile> {
+        std::mem::take(&mut self.files)
+    }
+
+    /// Puts back what waits on.
+    pub(super) fn put_back(&mut self, late: Vec<LateFile>) {
+        if !late.iter().any(|late| late.is_mapped) {
+            self.all_wait = None;
+        }
+        // What came meanwhile is behind.
+        let came = std::mem::replace(&mut self.files, late);
+        self.files.extend(came);
     }
 }

@@ -151,8 +151,6 @@ pub struct Resolver {
     calls: Calls,
     /// Stacks of waits.
     waits: WaitStacks,
-    /// Mappings whose files are not open yet.
-    late: LateFiles,
     /// Unwind tables in the kernel.
     dialogue: Dialogue,
     tidied: Timestamp,
@@ -194,10 +192,10 @@ impl Resolver {
                 modules,
                 interpreters: Interpreters::new(),
                 unwinding,
+                late: LateFiles::default(),
             },
             calls: Calls::default(),
             waits: WaitStacks::default(),
-            late: LateFiles::default(),
             dialogue: Dialogue::default(),
             tidied: began,
             last_event: (began, Instant::now()),

@@ -4,7 +4,8 @@
 //! `unwinding`).
 
 use super::interpreters::Interpreters;
-use super::modules::{Modules, NotYet, When};
+use super::late_files::LateFiles;
+use super::modules::{Modules, NotYet};
 use super::processes::Processes;
 use super::unwinding::Unwinding;
 use profiler_model::raw::RawMmap;
@@ -18,19 +19,21 @@ pub(super) struct Mapped {
     pub(super) interpreters: Interpreters,
     /// How stacks in them are walked.
     pub(super) unwinding: Unwinding,
+    /// Mappings whose files are not open yet.
+    pub(super) late: LateFiles,
 }
 
 impl Mapped {
-    /// Looks at a mapping as soon as it is known: opens its file, while the process is still there.
+    /// Looks at a mapping as soon as it is known, and once more when its file was not open: opens that, while the process
+    /// is still there.
     pub(super) fn notice(
         &mut self,
         mmap: &RawMmap,
-        when: When,
+        is_again: bool,
         processes: &mut Processes,
     ) -> Result<(), NotYet> {
-        let opened = self
-            .modules
-            .open(mmap, when, || processes.root_of(mmap.pid))?;
+        let root = || processes.root_of(mmap.pid);
+        let opened = self.modules.open(mmap, is_again, root)?;
         if let Some((path, file)) = opened {
             self.interpreters
                 .notice(mmap, &path, &file, &mut self.modules);

@@ -45,17 +45,6 @@ enum Backing {
     Other,
 }
 
-/// Until when a file is to be open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// Whatever time it takes.
-    AtLast,
-    /// Others are not to be held up.
-    Soon,
-    /// The same of one that was to be opened before.
-    SoonAgain,
-}
-
 /// A file is not open yet, and may be later.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotYet;
@@ -120,11 +109,11 @@ impl Modules {
     }
 
     /// Opens the file of a mapping, unless it is open; none if it can't be, or is none. With the path by
-    /// which it was mapped.
+    /// which it was mapped. `is_again`: it was to be opened before.
     pub(super) fn open(
         &mut self,
         mmap: &RawMmap,
-        when: When,
+        is_again: bool,
         root: impl FnOnce() -> Option<Arc<Root>>,
     ) -> Result<Option<(String, Arc<TargetFile>)>, NotYet> {
         let path = path_of(mmap);
@@ -138,24 +127,20 @@ impl Modules {
         if let Some(file) = self.files.get_unchanged(&key) {
             return Ok(Some((path, file)));
         }
-        if when != When::SoonAgain {
+        if !is_again {
             self.files.forgive(&key);
         }
-        let mapped = MappedFile {
+        let opened = self.files.open_soon(&MappedFile {
             pid: mmap.pid,
             range: (mmap.start, mmap.start.saturating_add(mmap.len)),
             path: &path,
             identity: mmap.file,
             root: root.as_ref(),
-        };
-        let opened = match when {
-            When::AtLast => self.files.open(&mapped),
-            When::Soon | When::SoonAgain => self.files.open_soon(&mapped),
-        };
+        });
         match opened {
             Ok(file) => Ok(Some((path, file))),
-            Err(OpenError::Later) if when != When::AtLast => Err(NotYet),
-            Err(OpenError::Again | OpenError::Later) => Ok(None),
+            Err(OpenError::Later) => Err(NotYet),
+            Err(OpenError::Again) => Ok(None),
             Err(error) => {
                 self.not_opened += 1;
                 log::debug!("pid {}: {path}: {error}", mmap.pid);
@@ -164,9 +149,9 @@ impl Modules {
         }
     }
 
-    /// Takes the files that are open by now.
-    pub(super) fn look_at_slow(&mut self) {
-        self.files.look_at_slow();
+    /// Takes the files that are open by now; whether those that are not may be asked for again.
+    pub(super) fn look_at_slow(&mut self) -> bool {
+        self.files.look_at_slow()
     }
 
     /// The file behind a mapping, opened again if it was closed; none if it is not what the module is

@@ -19,10 +19,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::containers::Containers;
 use super::epoch::Epoch;
-use super::files::{Root, Roots};
+use super::files::{FileKey, Root, Roots};
+use super::helper::await_opening;
 use super::mapped::Mapped;
 use super::mapping::Mappings;
-use super::modules::{self, When};
+use super::modules;
 use super::options::ResolveOptions;
 use super::proc_fs::{self, Clocks, Facts};
 use super::process::{GRACE_NS, ProcessState, ProcessTable};
@@ -111,6 +112,7 @@ impl Processes {
         mapped: &mut Mapped,
         epoch: &mut Epoch,
     ) {
+        await_opening();
         let mut listed = proc_fs::processes();
         if self.scoped {
             // One whose fork was lost is met with its first sample.
@@ -150,6 +152,7 @@ impl Processes {
         epoch: &mut Epoch,
     ) {
         self.scoped = true;
+        await_opening();
         for &pid in pids {
             self.adopt(pid, now, None, mapped);
             self.show(pid);
@@ -381,8 +384,11 @@ impl Processes {
     fn read_mappings(&mut self, pid: Pid, now: Timestamp, mapped: &mut Mapped) {
         let mut mappings = Mappings::default();
         for mmap in proc_fs::mappings(pid) {
-            // Without it what follows would be of a file that nobody knows.
-            let _ = mapped.notice(&mmap, When::AtLast, self);
+            if mapped.notice(&mmap, false, self).is_err()
+                && !mapped.late.push_mapped(now, mmap.clone())
+            {
+                mapped.modules.not_opened += 1;
+            }
             if let Some(range) = mapped.modules.range_of(now, &mmap, &mut self.table) {
                 mappings.insert(range);
             }
@@ -557,6 +563,20 @@ impl Processes {
         Arc::make_mut(&mut process.mappings).insert(range);
         if let Some(besides) = mapped.modules.mapped_besides(mmap) {
             self.mapped(at, &besides, mapped);
+        }
+    }
+
+    /// A file is open now that was not when a process was found to have it mapped.
+    pub(super) fn mapped_late(&mut self, at: Timestamp, mmap: &RawMmap, mapped: &mut Mapped) {
+        let process = self.table.get(mmap.pid);
+        let there = process.and_then(|process| process.mappings.find(mmap.start));
+        // Unless there is something else by now.
+        let is_it = there.is_some_and(|range| {
+            let module = &range.module;
+            module.elf.is_none() && module.key == FileKey::of(mmap.file)
+        });
+        if is_it {
+            self.mapped(at, mmap, mapped);
         }
     }
 

@@ -159,9 +159,9 @@ impl Walk {
         }
     }
 
-    /// Whether unwind tables are being built.
-    pub(super) fn builds_tables(&self) -> bool {
-        self.resolver.builds_tables()
+    /// Whether unwind tables are being built, or files opened, which is told by nobody.
+    pub(super) fn builds(&self) -> bool {
+        self.resolver.builds_tables() || self.resolver.awaits_files()
     }
 
     /// Whether events that were taken wait for something.

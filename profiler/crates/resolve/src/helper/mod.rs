@@ -30,7 +30,9 @@ pub(super) use memory::Memory;
 pub use memory::{MemoryOfThreads, start_reading};
 pub(super) use one_user::{Loss, OneUser};
 pub use opener::start_opening;
-pub(super) use opener::{Opening, Slow, open_below, open_elsewhere, open_local, open_soon};
+pub(super) use opener::{
+    Opening, Slow, await_opening, open_below, open_elsewhere, open_local, open_soon,
+};
 pub(super) use place::Place;
 pub use questions::{Answering, Questions};
 pub use serve::serve_names;

@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxBuildHasher;
@@ -41,8 +41,6 @@ use profiler_model::raw::FileIdentity;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same of a server, where another one was waited for in vain lately.
 const SHORT_PATIENCE: Duration = Duration::from_millis(50);
-/// How much of that who has events to take spends waiting: most files are open by then.
-const MOMENT: Duration = Duration::from_millis(20);
 /// The same where only a disk is to be waited for.
 const SLOW_DISK: Duration = Duration::from_secs(10);
 /// Largest file of a server's that is copied.
@@ -63,18 +61,35 @@ const FAILED: u8 = 6;
 const SERVED: u8 = 7;
 
 static OPENER: Mutex<Option<Client>> = Mutex::new(None);
+/// Others that are free again.
+static SPARE: Mutex<Vec<Client>> = Mutex::new(Vec::new());
+/// Most of these.
+const MAX_SPARE: usize = 2;
 /// Another one for what is looked for by paths: who has mapped files opened takes events, and does not wait for that.
 static FINDER: Mutex<Option<Client>> = Mutex::new(None);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts the processes, without waiting until they have begun: whoever has a file opened later finds them there.
 pub fn start_opening() {
     for opener in [&OPENER, &FINDER] {
-        let mut opener = opener.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opener = lock(opener);
         let client = opener.get_or_insert_with(Client::that_opens);
         if client.is_apart() {
             // Who needs it says that it could not be started.
             let _ = client.start_within(Duration::ZERO);
         }
+    }
+}
+
+/// Waits a moment for who opens mapped files to begin.
+pub(crate) fn await_opening() {
+    if let Some(client) = lock(&OPENER).as_mut()
+        && client.is_apart()
+    {
+        let _ = client.start_meanwhile();
     }
 }
 
@@ -86,9 +101,9 @@ pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<Box<TargetFile>,
     }
 }
 
-/// The same for whoever has more to do: a server that does not answer in a moment is not waited for.
-pub(crate) fn open_soon(mapped: &MappedFile<'_>) -> Opening {
-    open_or_copy(mapped, true, Some(MOMENT))
+/// The same for whoever has more to do: a server that does not answer in this moment is not waited for.
+pub(crate) fn open_soon(mapped: &MappedFile<'_>, moment: Duration) -> Opening {
+    open_or_copy(mapped, true, Some(moment))
 }
 
 /// The same, but of a file that a server has nothing is read, nor is it opened here.
@@ -137,7 +152,15 @@ impl Slow {
         });
         match answer {
             Ok(None) if !self.is_over() => Opening::Slow(self),
-            answer => Opening::Done(self.taken(answer)),
+            answer => {
+                let is_free = matches!(answer, Ok(Some(_)));
+                let done = Opening::Done(self.taken(answer));
+                let mut spare = lock(&SPARE);
+                if is_free && spare.len() < MAX_SPARE {
+                    spare.push(self.client);
+                }
+                done
+            }
         }
     }
 
@@ -156,7 +179,7 @@ impl Slow {
     }
 
     fn taken(
-        mut self,
+        &mut self,
         answer: Result<Option<Opened>, Death>,
     ) -> Result<Box<TargetFile>, OpenError> {
         taken(
@@ -176,12 +199,13 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>)
         return Opening::Done(Err(OpenError::Silent));
     }
     let is_served = identity.major == 0;
-    // Where a server was silent lately, others are waited for less.
-    let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+    // Where a server was silent lately, others are waited for less by who waits.
+    let waits = moment.is_none() && is_served;
+    let patience = match waits && was_in_vain() && is_on_server(mapped.pid, device) {
         true => SHORT_PATIENCE,
         false => PATIENCE,
     };
-    let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opener = lock(&OPENER);
     let client = opener.get_or_insert_with(Client::that_opens);
     if !client.is_apart() {
         drop(opener);
@@ -220,8 +244,12 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>)
         return Opening::Done(taken(answer, client, (&asked, &waiting), of));
     }
     // Another one is there by the time that it is needed.
-    let mut next = Client::that_opens();
-    let _ = next.start_within(Duration::ZERO);
+    let spare = lock(&SPARE).pop();
+    let next = spare.unwrap_or_else(|| {
+        let mut next = Client::that_opens();
+        let _ = next.start_within(Duration::ZERO);
+        next
+    });
     Opening::Slow(Box::new(Slow {
         client: std::mem::replace(client, next),
         asked,
@@ -334,7 +362,7 @@ pub(crate) fn open_below(
     }
     // Root's own are on disks, or with servers of root's.
     let is_served = !root.is_own() || user != 0;
-    let mut opener = FINDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opener = lock(&FINDER);
     let client = opener.get_or_insert_with(Client::that_opens);
     let is_apart = client.is_apart();
     let answer = match is_apart && client.start().is_ok() {
