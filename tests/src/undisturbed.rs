@@ -7,7 +7,7 @@
 //!
 //! For one thread that works: as many as there are processors would leave nothing for whoever records them.
 //! Its groups get the largest share of processors that there is: that of a session of its own, and those of its cgroups,
-//! of either version, that tests have made and take away, its container's among them. What belongs to the machine or to an engine stays as it is: all
+//! of either version, that tests have made and take away. What belongs to the machine or to an engine stays as it is: all
 //! that comes later in there would have it, too.
 
 use std::fs;
@@ -51,19 +51,13 @@ pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
         let mut is_ours = false;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             below.push(name);
-            is_ours |= name.starts_with("profiler-test") || is_of_container(name);
+            is_ours |= name.starts_with("profiler-test");
             if is_ours {
                 share_most(&below)?;
             }
         }
     }
     Ok(())
-}
-
-/// Whether a cgroup is called after a container. Tests have made those of their processes, and these go with them.
-fn is_of_container(name: &str) -> bool {
-    let longest = name.split(|letter: char| !letter.is_ascii_hexdigit());
-    longest.map(str::len).any(|len| len == 64)
 }
 
 /// The session that a process belongs to; 0 if whoever leads it is in another namespace of processes.

@@ -520,14 +520,15 @@ impl Files {
         }
         let begun = Instant::now();
         let opening = open_soon(mapped, self.moment_for(device));
+        if let Opening::Done(Err(OpenError::Later)) = opening {
+            // That is nobody's fault.
+            self.is_unbegun = true;
+            return Err(OpenError::Later);
+        }
         if is_served {
             self.waited_for(device, begun);
         }
         match opening {
-            Opening::Done(Err(OpenError::Later)) => {
-                self.is_unbegun = true;
-                Err(OpenError::Later)
-            }
             Opening::Done(opened) => self.settle(opened, mapped.path, key),
             Opening::Slow(slow) => {
                 self.slow.push(Waited {

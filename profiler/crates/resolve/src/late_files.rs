@@ -75,11 +75,76 @@ impl LateFiles {
 
     /// Puts back what waits on.
     pub(super) fn put_back(&mut self, late: Vec<LateFile>) {
-        if !late.iter().any(|late| late.is_mapped) {
-            self.all_wait = None;
-        }
         // What came meanwhile is behind.
         let came = std::mem::replace(&mut self.files, late);
         self.files.extend(came);
+        if !self.files.iter().any(|late| late.is_mapped) {
+            self.all_wait = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use profiler_model::raw::FileIdentity;
+    use profiler_model::{Pid, Tid};
+
+    use super::*;
+
+    fn mmap(start: u64) -> RawMmap {
+        RawMmap {
+            pid: Pid(1),
+            tid: Tid(1),
+            start,
+            len: 0x1000,
+            file_offset: 0,
+            path: b"/file".as_slice().into(),
+            file: FileIdentity::default(),
+        }
+    }
+
+    fn event(at: u64, start: u64) -> RawEvent {
+        RawEvent {
+            at: Timestamp(at),
+            cpu: Cpu(0),
+            body: RawBody::Mmap(Box::new(mmap(start))),
+        }
+    }
+
+    #[test]
+    fn an_event_waits_for_its_own_file_and_no_other_one() {
+        let mut late = LateFiles::default();
+        let is_mapped = false;
+        let event_of = |start| event(7, start);
+        assert!(late.push(LateFile {
+            event: event_of(0x1000),
+            is_mapped
+        }));
+        assert!(late.holds(&event_of(0x1000)) && !late.holds(&event_of(0x2000)));
+        assert!(!late.holds(&event(8, 0x1000)));
+        let taken = late.take();
+        assert!(late.is_empty() && !late.holds(&event_of(0x1000)));
+        late.put_back(taken);
+        assert!(late.holds(&event_of(0x1000)));
+    }
+
+    #[test]
+    fn all_wait_for_what_was_mapped_before_but_not_for_long() {
+        let mut late = LateFiles::default();
+        assert!(late.push_mapped(Timestamp(7), mmap(0x1000)));
+        assert!(late.holds(&event(9, 0x5000)));
+        late.all_wait = Some(Instant::now());
+        assert!(!late.holds(&event(9, 0x5000)) && !late.is_empty());
+        late.all_wait = Some(Instant::now() + PATIENCE);
+        late.take();
+        late.put_back(Vec::new());
+        assert!(!late.holds(&event(9, 0x5000)));
+    }
+
+    #[test]
+    fn those_that_wait_are_bounded() {
+        let mut late = LateFiles::default();
+        let all = (0..2 * MAX_LATE as u64).map(|start| late.push_mapped(Timestamp(1), mmap(start)));
+        assert_eq!(all.filter(|has_room| *has_room).count(), MAX_LATE);
     }
 }

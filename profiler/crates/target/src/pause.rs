@@ -28,6 +28,8 @@ use profiler_model::Pid;
 /// How long all may take to stand still. What is in the kernel for longer (a dead file server, say)
 /// won't stop at all.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The same of those that would stop, and get no processor to do it.
+const STARVED: Duration = Duration::from_secs(15);
 /// How long it is waited between two looks at who still runs.
 const INTERVAL: Duration = Duration::from_micros(500);
 /// How many of those that don't stop are named.
@@ -53,10 +55,12 @@ pub enum PauseError {
     #[error("not allowed to stop process {0}: run as its owner or as root")]
     Forbidden(Pid),
     /// Threads that run on. They may be in an uninterruptible state.
-    #[error("{who} did not stop within {} s; all run on", PATIENCE.as_secs())]
+    #[error("{who} did not stop within {} s; all run on", waited.as_secs())]
     Restless {
         /// Some of them.
         who: String,
+        /// How long it was waited for them.
+        waited: Duration,
     },
     /// A cgroup can't be frozen.
     #[error("{} is no cgroup that can be frozen: name a directory with cgroup.freeze (version 2) or freezer.state (version 1) in it", .0.display())]

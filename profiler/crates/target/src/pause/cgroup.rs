@@ -69,6 +69,7 @@ impl Frozen {
             if began.elapsed() > PATIENCE {
                 return Err(PauseError::Restless {
                     who: format!("a process in {}", path.display()),
+                    waited: PATIENCE,
                 });
             }
             std::thread::sleep(INTERVAL);

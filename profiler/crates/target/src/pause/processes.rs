@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::process::{PidfdFlags, Signal};
 
 use super::guard::{Charge, Guard};
-use super::{INTERVAL, NAMED, PATIENCE, PauseError};
+use super::{INTERVAL, NAMED, PATIENCE, PauseError, STARVED};
 use crate::proc_fs::{self, Stat};
 use profiler_model::{Pid, Tid};
 
@@ -57,15 +57,20 @@ impl Stopped {
             }
             // While one of them still ran, it may have started another one behind our back.
             were_still = restless.is_empty();
-            if began.elapsed() > PATIENCE {
+            let starve = found_none
+                && !restless.is_empty()
+                && restless.iter().all(|(would_run, _)| *would_run);
+            let waited = if starve { STARVED } else { PATIENCE };
+            if began.elapsed() > waited {
                 let more = restless.len().saturating_sub(NAMED);
-                let mut who = restless[..restless.len().min(NAMED)].join(", ");
+                let names = restless.iter().take(NAMED).map(|(_, who)| &**who);
+                let mut who = names.collect::<Vec<_>>().join(", ");
                 if more > 0 {
                     who.push_str(&format!(" and {more} other threads"));
                 } else if who.is_empty() {
                     who.push_str("new processes of the target, which start faster than they");
                 }
-                return Err(PauseError::Restless { who });
+                return Err(PauseError::Restless { who, waited });
             }
             if !restless.is_empty() {
                 std::thread::sleep(INTERVAL);
@@ -175,8 +180,8 @@ impl Known {
         new
     }
 
-    /// Threads that don't stand still, described.
-    fn restless(&self) -> Vec<String> {
+    /// Threads that don't stand still: whether they want nothing but a processor, and a description.
+    fn restless(&self) -> Vec<(bool, String)> {
         let mut restless = Vec::new();
         for (&pid, &started) in &self.members {
             if Process::read(pid).is_none_or(|now| now.started != started) {
@@ -192,8 +197,8 @@ impl Known {
     }
 }
 
-/// A thread that does not stand still, described.
-fn moving(pid: Pid, thread: Tid) -> Option<String> {
+/// A thread that does not stand still: whether it wants nothing but a processor, and a description.
+fn moving(pid: Pid, thread: Tid) -> Option<(bool, String)> {
     let text = proc_fs::thread_stat(pid, thread)?;
     let stat = Stat::parse(&text)?;
     let state = stat.state()?;
@@ -201,9 +206,8 @@ fn moving(pid: Pid, thread: Tid) -> Option<String> {
         return None;
     }
     let name = String::from_utf8_lossy(stat.name);
-    Some(format!(
-        "{name} (process {pid}, thread {thread}, state {state})"
-    ))
+    let who = format!("{name} (process {pid}, thread {thread}, state {state})");
+    Some((state == 'R', who))
 }
 
 /// Stopped, traced and stopped, or over.
