@@ -335,11 +335,14 @@ fn kernel_frames_on_request() -> Outcome {
         let more = if kernel { &more[..] } else { &[] };
         Profile::of(&agent.client(&[&arguments[..], more].concat())?)
     };
+    // In the first of its stacks callers may be missing on a busy machine: tables come first.
+    let with = profile(true)?;
     let without = profile(false)?;
     assert!(without.samples > 20);
     assert!(without.addresses.iter().all(|&address| address < KERNEL));
-    assert!(without.inclusive("read_zeros") * 20 >= without.samples * 19);
-    let with = profile(true)?;
+    let called = without.inclusive("read_zeros");
+    let all = without.samples;
+    assert!(called * 20 >= all * 19, "{called} of {all}");
     assert!(with.addresses.iter().any(|&address| address >= KERNEL));
     // Most of it is the kernel's copying, below the system call that read_zeros makes.
     let symbols = fs::read_to_string("/proc/kallsyms")?;
