@@ -67,6 +67,15 @@ impl Resolver {
         self.mapped.late.put_back(late);
     }
 
+    /// Waits so long at the most for files that are not open yet: for whoever has nothing else to do.
+    pub fn await_late_files(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while self.awaits_files() && Instant::now() < until {
+            std::thread::sleep(GLANCE);
+            self.notice_late_files();
+        }
+    }
+
     /// Whether some files are not open yet.
     pub fn awaits_files(&self) -> bool {
         !self.mapped.late.is_empty()

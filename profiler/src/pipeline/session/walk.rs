@@ -19,6 +19,9 @@ use profiler_model::{Batch, Pid, Timestamp};
 use profiler_probe::{Probe, Unwinder};
 use profiler_resolve::{Resolver, UnwindSummary};
 
+/// How long files of what runs already are waited for that are not open at once.
+const FILES: Duration = Duration::from_millis(250);
+
 /// From raw events to batches: the resolver and all who follow events beside it.
 pub(super) struct Walk {
     resolver: Box<Resolver>,
@@ -59,6 +62,9 @@ impl Walk {
             batches: Vec::new(),
         };
         walk.look_around(at, &mut || make_room(probe, raw));
+        // Of most, which lie on this machine, there are tables from the beginning then.
+        walk.resolver.await_late_files(FILES);
+        make_room(probe, raw);
         walk.tell_interpreters(probe);
         if let Some(tracer) = &mut walk.tracer {
             tracer.attach_all(probe, &mut walk.resolver)?;
