@@ -262,7 +262,9 @@ fn unreadable(nameless: &[(Place, NamelessSamples)], samples: u64) -> Option<Str
     let why = match image {
         Some((_, remedy)) => format!("is no file of a known format: {remedy}"),
         None if sums.damaged == most => "is damaged, or of no known format".to_owned(),
-        None if sums.gone == most => "could not be opened: it is gone, over 4 GiB, or its server did not answer".to_owned(),
+        None if sums.gone == most => {
+            "could not be opened: it is gone, over 4 GiB, or its server did not answer".to_owned()
+        }
         None => {
             "is too large: it, what it unpacks to, or what reading it takes is more than is allowed"
                 .to_owned()
