@@ -110,6 +110,17 @@ impl Setting {
         &self.profiler
     }
 
+    /// A copy of the profiler's binary in the scratch folder, for anybody to run. It is written once: who was run from it
+    /// may still have helpers.
+    pub fn profiler_for_all(&self) -> io::Result<PathBuf> {
+        let copy = self.path("profiler");
+        if !copy.exists() {
+            fs::copy(&self.profiler, &copy)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(copy)
+    }
+
     /// Runs the profiler with these arguments to its end.
     pub fn run(&self, arguments: &[&str]) -> io::Result<Ended> {
         process::run(

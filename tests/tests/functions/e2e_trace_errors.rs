@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -241,9 +240,7 @@ fn without_privileges() -> Outcome {
     let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
         return Ok(());
     };
-    let copy = setting.path("profiler");
-    fs::copy(setting.profiler_path(), &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = setting.profiler_for_all()?;
     let output = format!("/tmp/profiler-nobody-{}.cap", std::process::id());
     let mut command = Command::new(&copy);
     command

@@ -35,9 +35,7 @@ fn sleeping(setting: &Setting, name: &str) -> Result<Running, Failure> {
 }
 
 fn copied(setting: &Setting) -> Result<Command, Failure> {
-    let copy = setting.path("profiler-copy");
-    fs::copy(setting.profiler_path(), &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = setting.profiler_for_all()?;
     let mut command = Command::new(copy);
     command.current_dir(setting.folder());
     Ok(command)

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -214,9 +213,7 @@ fn what_can_not_begin_says_why() -> Outcome {
     setting.run(&["serve"])?.expect_status(2)?;
 
     // Without privileges: what is missing.
-    let copy = setting.path("profiler-copy");
-    fs::copy(setting.profiler_path(), &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = setting.profiler_for_all()?;
     let mut command = Command::new(&copy);
     command
         .args(["serve", "--tcf", any])

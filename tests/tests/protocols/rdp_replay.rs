@@ -16,12 +16,7 @@ use serde_json::{Value, json};
 
 /// Starts a server of a capture as nobody, who may not load anything.
 fn as_nobody(setting: &Setting, arguments: &[&str]) -> Result<Server, Failure> {
-    let copy = setting.path("profiler-copy");
-    // Helpers of the one before may still run it.
-    if !copy.exists() {
-        fs::copy(setting.profiler_path(), &copy)?;
-    }
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = setting.profiler_for_all()?;
     fs::set_permissions(setting.path("out.cap"), fs::Permissions::from_mode(0o644))?;
     let mut command = Command::new(copy);
     command.current_dir(setting.folder());

@@ -599,10 +599,7 @@ fn without_privileges() -> Outcome {
     let Some(setting) = Setting::new("e2e_errors::without_privileges")? else {
         return Ok(());
     };
-    // The binary is copied to where anyone may run it.
-    let copy = setting.path("profiler");
-    fs::copy(setting.profiler_path(), &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = setting.profiler_for_all()?;
     let as_nobody = |arguments: &[&str]| {
         let mut command = std::process::Command::new(&copy);
         command

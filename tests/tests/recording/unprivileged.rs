@@ -33,9 +33,7 @@ impl Unprivileged {
         let Some(setting) = Setting::new(test)? else {
             return Ok(None);
         };
-        let profiler = setting.path("profiler");
-        fs::copy(setting.profiler_path(), &profiler)?;
-        fs::set_permissions(&profiler, fs::Permissions::from_mode(0o755))?;
+        let profiler = setting.profiler_for_all()?;
         let folder = setting.path("out");
         fs::create_dir(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;

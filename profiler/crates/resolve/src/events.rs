@@ -38,8 +38,7 @@ impl Resolver {
             && let Err(NotYet) = self.mapped.notice(mmap, false, &mut self.processes)
         {
             let (event, is_mapped) = (event.clone(), false);
-            let has_room = self.mapped.late.push(LateFile { event, is_mapped });
-            self.mapped.modules.not_opened += u64::from(!has_room);
+            self.mapped.put_off(LateFile { event, is_mapped });
         }
         self.follow(event);
     }
@@ -140,13 +139,11 @@ impl Resolver {
     /// Waits so long at the most, and no longer than an event may wait, for the tables that held events need, and
     /// resolves them all.
     pub fn await_tables(&mut self, patience: Duration, out: &mut Vec<Batch>) {
-        let until = Instant::now() + patience.min(PATIENCE);
+        let patience = patience.min(PATIENCE);
+        let until = Instant::now() + patience;
+        self.await_late_files(patience);
         loop {
             self.release_held(out);
-            if self.awaits_files() && Instant::now() < until {
-                std::thread::sleep(GLANCE);
-                continue;
-            }
             let mut opener = Opener {
                 modules: &mut self.mapped.modules,
                 processes: &mut self.processes,

@@ -451,7 +451,6 @@ struct Open {
 #[derive(Debug)]
 struct Waited {
     key: FileKey,
-    path: Box<str>,
     device: (u32, u32),
     slow: Box<Slow>,
 }
@@ -497,7 +496,7 @@ impl Files {
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
         match self.look_for(mapped)? {
             (Some(file), _) => Ok(file),
-            (None, key) => self.settle(open_elsewhere(mapped), mapped.path, key),
+            (None, key) => self.settle(open_elsewhere(mapped), key),
         }
     }
 
@@ -508,10 +507,9 @@ impl Files {
     ) -> Result<Arc<TargetFile>, OpenError> {
         let identity = mapped.identity;
         let device = (identity.major, identity.minor);
-        let key = match self.look_for(mapped) {
-            Ok((Some(file), _)) => return Ok(file),
-            Ok((None, key)) => key,
-            Err(error) => return Err(error),
+        let key = match self.look_for(mapped)? {
+            (Some(file), _) => return Ok(file),
+            (None, key) => key,
         };
         let is_served = device.0 == 0;
         let is_asked = self.slow.iter().any(|waited| waited.device == device);
@@ -529,14 +527,9 @@ impl Files {
             self.waited_for(device, begun);
         }
         match opening {
-            Opening::Done(opened) => self.settle(opened, mapped.path, key),
+            Opening::Done(opened) => self.settle(opened.map(|file| *file), key),
             Opening::Slow(slow) => {
-                self.slow.push(Waited {
-                    key,
-                    path: mapped.path.into(),
-                    device,
-                    slow,
-                });
+                self.slow.push(Waited { key, device, slow });
                 Err(OpenError::Later)
             }
         }
@@ -576,7 +569,7 @@ impl Files {
                 Opening::Done(opened) => {
                     is_news = true;
                     // It is asked for again.
-                    let _ = self.settle(opened, &waited.path, waited.key);
+                    let _ = self.settle(opened.map(|file| *file), waited.key);
                 }
                 Opening::Slow(slow) => self.slow.push(Waited { slow, ..waited }),
             }
@@ -606,14 +599,13 @@ impl Files {
 
     fn settle(
         &mut self,
-        opened: Result<Box<TargetFile>, OpenError>,
-        path: &str,
+        opened: Result<TargetFile, OpenError>,
         key: FileKey,
     ) -> Result<Arc<TargetFile>, OpenError> {
         match opened {
             Ok(file) => {
                 self.failed.remove(&key);
-                Ok(self.take(*file, path, key))
+                Ok(self.take(file, key))
             }
             Err(error) => {
                 if self.failed.len() >= MAX_FAILURES {
@@ -626,7 +618,8 @@ impl Files {
     }
 
     /// Keeps a file that was opened, unless the same is open already.
-    fn take(&mut self, mut file: TargetFile, path: &str, key: FileKey) -> Arc<TargetFile> {
+    fn take(&mut self, mut file: TargetFile, key: FileKey) -> Arc<TargetFile> {
+        let path = &*file.path;
         if file.elf.is_some() {
             file.fingerprint = self.fingerprints.of(&file.file, path, file.build_id());
         }

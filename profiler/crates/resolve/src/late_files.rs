@@ -25,6 +25,17 @@ pub(super) struct LateFile {
     pub(super) is_mapped: bool,
 }
 
+impl LateFile {
+    /// Of a mapping that was found at this time.
+    pub(super) fn mapped(at: Timestamp, mmap: RawMmap) -> LateFile {
+        let (cpu, body) = (Cpu(0), RawBody::Mmap(Box::new(mmap)));
+        LateFile {
+            event: RawEvent { at, cpu, body },
+            is_mapped: true,
+        }
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct LateFiles {
@@ -49,14 +60,6 @@ impl LateFiles {
             self.files.push(late);
         }
         has_room
-    }
-
-    /// The same of a mapping that was found at this time.
-    pub(super) fn push_mapped(&mut self, at: Timestamp, mmap: RawMmap) -> bool {
-        let (cpu, body) = (Cpu(0), RawBody::Mmap(Box::new(mmap)));
-        let event = RawEvent { at, cpu, body };
-        let is_mapped = true;
-        self.push(LateFile { event, is_mapped })
     }
 
     /// Whether an event has to wait: for its own file, or for what was mapped before.
@@ -131,7 +134,7 @@ mod tests {
     #[test]
     fn all_wait_for_what_was_mapped_before_but_not_for_long() {
         let mut late = LateFiles::default();
-        assert!(late.push_mapped(Timestamp(7), mmap(0x1000)));
+        assert!(late.push(LateFile::mapped(Timestamp(7), mmap(0x1000))));
         assert!(late.holds(&event(9, 0x5000)));
         late.all_wait = Some(Instant::now());
         assert!(!late.holds(&event(9, 0x5000)) && !late.is_empty());
@@ -144,7 +147,8 @@ mod tests {
     #[test]
     fn those_that_wait_are_bounded() {
         let mut late = LateFiles::default();
-        let all = (0..2 * MAX_LATE as u64).map(|start| late.push_mapped(Timestamp(1), mmap(start)));
+        let all = (0..2 * MAX_LATE as u64)
+            .map(|start| late.push(LateFile::mapped(Timestamp(1), mmap(start))));
         assert_eq!(all.filter(|has_room| *has_room).count(), MAX_LATE);
     }
 }

@@ -41,6 +41,7 @@ pub mod left_behind;
 mod lingering;
 mod link_folder;
 mod loaded;
+mod locks;
 mod mapped;
 mod mapping;
 mod material;

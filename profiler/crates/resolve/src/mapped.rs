@@ -4,7 +4,7 @@
 //! `unwinding`).
 
 use super::interpreters::Interpreters;
-use super::late_files::LateFiles;
+use super::late_files::{LateFile, LateFiles};
 use super::modules::{Modules, NotYet};
 use super::processes::Processes;
 use super::unwinding::Unwinding;
@@ -39,5 +39,10 @@ impl Mapped {
                 .notice(mmap, &path, &file, &mut self.modules);
         }
         Ok(())
+    }
+
+    /// Looks at it again when its file is open, if there is room for it.
+    pub(super) fn put_off(&mut self, late: LateFile) {
+        self.modules.not_opened += u64::from(!self.late.push(late));
     }
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 use profiler_model::Pid;
 
 use super::accounts::account_of;
+use super::locks::lock;
 use super::warnings::warn_once;
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
@@ -74,10 +75,6 @@ static LAST_IN_VAIN: Mutex<Option<Instant>> = Mutex::new(None);
 pub(super) fn was_in_vain() -> bool {
     let last = *lock(&LAST_IN_VAIN);
     last.is_some_and(|last| last.elapsed() < IN_VAIN)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// From now on another thread asks, with the priority of this one.

@@ -21,6 +21,7 @@ use super::containers::Containers;
 use super::epoch::Epoch;
 use super::files::{FileKey, Root, Roots};
 use super::helper::await_opening;
+use super::late_files::LateFile;
 use super::mapped::Mapped;
 use super::mapping::Mappings;
 use super::modules;
@@ -384,10 +385,8 @@ impl Processes {
     fn read_mappings(&mut self, pid: Pid, now: Timestamp, mapped: &mut Mapped) {
         let mut mappings = Mappings::default();
         for mmap in proc_fs::mappings(pid) {
-            if mapped.notice(&mmap, false, self).is_err()
-                && !mapped.late.push_mapped(now, mmap.clone())
-            {
-                mapped.modules.not_opened += 1;
+            if mapped.notice(&mmap, false, self).is_err() {
+                mapped.put_off(LateFile::mapped(now, mmap.clone()));
             }
             if let Some(range) = mapped.modules.range_of(now, &mmap, &mut self.table) {
                 mappings.insert(range);

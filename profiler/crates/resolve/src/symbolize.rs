@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -26,6 +26,7 @@ use super::helper::{Client, Death, Found, Limits, Number};
 use super::jit::JitCode;
 use super::link_folder;
 use super::loaded::LoadError;
+use super::locks::lock;
 use super::mapping::CodeModule;
 use super::material::{Kept, Material};
 use super::owners::{Effort, Owners, Work};
@@ -352,11 +353,6 @@ fn try_send(requests: &SyncSender<Request>, request: Request) -> Result<(), Requ
     requests.try_send(request).map_err(|error| match error {
         TrySendError::Full(request) | TrySendError::Disconnected(request) => request,
     })
-}
-
-/// What a mutex guards; a panic elsewhere has not harmed such simple values.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn spawn(

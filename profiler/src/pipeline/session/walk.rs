@@ -62,9 +62,11 @@ impl Walk {
             batches: Vec::new(),
         };
         walk.look_around(at, &mut || make_room(probe, raw));
-        // Of most, which lie on this machine, there are tables from the beginning then.
-        walk.resolver.await_late_files(FILES);
-        make_room(probe, raw);
+        if walk.resolver.awaits_files() {
+            // Of most, which lie on this machine, there are tables from the beginning then.
+            walk.resolver.await_late_files(FILES);
+            make_room(probe, raw);
+        }
         walk.tell_interpreters(probe);
         if let Some(tracer) = &mut walk.tracer {
             tracer.attach_all(probe, &mut walk.resolver)?;

@@ -404,13 +404,11 @@ impl Client {
         asked: &mut Asked,
         patience: &mut dyn FnMut(u32) -> Option<Instant>,
     ) -> Result<Option<Opened>, Death> {
-        let (socket, number) = match &self.process {
-            Some(process) => {
-                let number = process.child.as_ref().map_or(0, Child::id);
-                (process.socket.as_fd(), number)
-            }
-            None => return Err(Death::Crashed),
+        let number = self.pid().unwrap_or(0);
+        let Some(process) = &self.process else {
+            return Err(Death::Crashed);
         };
+        let socket = process.socket.as_fd();
         // What has come is there as a whole at once.
         let mut receive = |kind| -> io::Result<Option<Opened>> {
             while let Some(until) = patience(number) {

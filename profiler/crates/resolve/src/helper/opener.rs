@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxBuildHasher;
@@ -26,6 +26,7 @@ use crate::copies::{Room, left};
 use crate::files::{
     MappedFile, OpenError, Root, TargetFile, handle_of_mapped, open_checked, open_mapped, place_of,
 };
+use crate::locks::lock;
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
 use crate::patience::{
@@ -68,10 +69,6 @@ const MAX_SPARE: usize = 2;
 /// Another one for what is looked for by paths: who has mapped files opened takes events, and does not wait for that.
 static FINDER: Mutex<Option<Client>> = Mutex::new(None);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Starts the processes, without waiting until they have begun: whoever has a file opened later finds them there.
 pub fn start_opening() {
     for opener in [&OPENER, &FINDER] {
@@ -94,27 +91,130 @@ pub(crate) fn await_opening() {
 }
 
 /// Opens a mapped file: see [`open_mapped`]. That takes as long as whoever has it likes, up to a bound.
-pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<Box<TargetFile>, OpenError> {
-    match open_or_copy(mapped, true, None) {
-        Opening::Done(opened) => opened,
-        Opening::Slow(slow) => slow.wait(),
+pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    open_or_copy(mapped, true)
+}
+
+/// The same, but of a file that a server has nothing is read, nor is it opened here.
+pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    let file = open_or_copy(mapped, false)?;
+    match file.is_local && file.room.is_none() {
+        true => Ok(file),
+        false => Err(OpenError::Served),
+    }
+}
+
+fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, OpenError> {
+    let device = (mapped.identity.major, mapped.identity.minor);
+    let is_served = device.0 == 0;
+    let mut opener = lock(&OPENER);
+    // What it takes to start it is nobody's fault, and nobody's time.
+    let start = match is_served {
+        true => Client::start,
+        false => Client::start_meanwhile,
+    };
+    match ask(&mut opener, mapped, copies, start) {
+        Ok((client, mut asked)) => {
+            // Where a server was silent lately, others are waited for less.
+            let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+                true => SHORT_PATIENCE,
+                false => PATIENCE,
+            };
+            let mut waiting = Waiting::new(is_served, patience);
+            let answer = client.opened(&mut asked, &mut |opener| waiting.more(opener));
+            let of = (mapped.pid, mapped.path, mapped.root);
+            taken(answer, client, (&asked, &waiting), of)
+        }
+        Err(unasked) => {
+            drop(opener);
+            match unasked {
+                Unasked::Never => Err(OpenError::Silent),
+                Unasked::Here => open_mapped(mapped),
+                // Nothing ends a wait for a server, not even the end of this process.
+                Unasked::NotBegun { .. } if is_served => Err(OpenError::Silent),
+                Unasked::NotBegun { .. } => open_beside(mapped),
+            }
+        }
     }
 }
 
 /// The same for whoever has more to do: a server that does not answer in this moment is not waited for.
 pub(crate) fn open_soon(mapped: &MappedFile<'_>, moment: Duration) -> Opening {
-    open_or_copy(mapped, true, Some(moment))
+    if mapped.identity.major != 0 {
+        return Opening::done(open_elsewhere(mapped));
+    }
+    let mut opener = lock(&OPENER);
+    let start = |client: &mut Client| client.start_within(moment);
+    let (client, mut asked) = match ask(&mut opener, mapped, true, start) {
+        Ok(asked) => asked,
+        Err(Unasked::Here) => return Opening::done(open_mapped(mapped)),
+        Err(Unasked::NotBegun { may_begin: true }) => {
+            return Opening::done(Err(OpenError::Later));
+        }
+        Err(Unasked::Never | Unasked::NotBegun { .. }) => {
+            return Opening::done(Err(OpenError::Silent));
+        }
+    };
+    let waiting = Waiting::new(true, PATIENCE);
+    let until = waiting.begun + moment;
+    let answer = client.opened(&mut asked, &mut |_| {
+        (Instant::now() < until).then_some(until)
+    });
+    if !matches!(answer, Ok(None)) {
+        let of = (mapped.pid, mapped.path, mapped.root);
+        return Opening::done(taken(answer, client, (&asked, &waiting), of));
+    }
+    // Another one is there by the time that it is needed.
+    let spare = lock(&SPARE).pop();
+    let next = spare.unwrap_or_else(|| {
+        let mut next = Client::that_opens();
+        let _ = next.start_within(Duration::ZERO);
+        next
+    });
+    Opening::Slow(Box::new(Slow {
+        client: std::mem::replace(client, next),
+        asked,
+        waiting,
+        pid: mapped.pid,
+        path: mapped.path.to_owned(),
+        root: mapped.root.cloned(),
+    }))
 }
 
-/// The same, but of a file that a server has nothing is read, nor is it opened here.
-pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
-    let file = match open_or_copy(mapped, false, None) {
-        Opening::Done(opened) => opened?,
-        Opening::Slow(slow) => slow.wait()?,
-    };
-    match file.is_local && file.room.is_none() {
-        true => Ok(*file),
-        false => Err(OpenError::Served),
+/// Why nobody was asked.
+enum Unasked {
+    /// There is no use in it.
+    Never,
+    /// There is no process for it: whoever wants it opens it.
+    Here,
+    /// The process has not begun, and perhaps will.
+    NotBegun { may_begin: bool },
+}
+
+/// Asks who opens files for a mapped one, once that was started.
+fn ask<'c>(
+    opener: &'c mut Option<Client>,
+    mapped: &MappedFile<'_>,
+    copies: bool,
+    start: impl FnOnce(&mut Client) -> Result<(), Death>,
+) -> Result<(&'c mut Client, Asked), Unasked> {
+    let identity = mapped.identity;
+    if is_silent(mapped.pid, (identity.major, identity.minor)) {
+        return Err(Unasked::Never);
+    }
+    let client = opener.get_or_insert_with(Client::that_opens);
+    if !client.is_apart() {
+        return Err(Unasked::Here);
+    }
+    if start(client).is_err() {
+        let may_begin = client.is_starting();
+        return Err(Unasked::NotBegun { may_begin });
+    }
+    let root = mapped.root.and_then(|root| root.folder());
+    let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
+    match client.ask_to_open(question(mapped, copies), &fds) {
+        Ok(asked) => Ok((client, asked)),
+        Err(_) => Err(Unasked::Never),
     }
 }
 
@@ -125,6 +225,12 @@ pub(crate) enum Opening {
     Done(Result<Box<TargetFile>, OpenError>),
     /// A server takes its time, or is silent.
     Slow(Box<Slow>),
+}
+
+impl Opening {
+    fn done(opened: Result<TargetFile, OpenError>) -> Opening {
+        Opening::Done(opened.map(Box::new))
+    }
 }
 
 /// A file that a process was asked to open, which has that to do and nothing else.
@@ -150,114 +256,19 @@ impl Slow {
         let answer = self.client.opened(&mut self.asked, &mut |_| {
             std::mem::take(&mut is_first).then(Instant::now)
         });
-        match answer {
-            Ok(None) if !self.is_over() => Opening::Slow(self),
-            answer => {
-                let is_free = matches!(answer, Ok(Some(_)));
-                let done = Opening::Done(self.taken(answer));
-                let mut spare = lock(&SPARE);
-                if is_free && spare.len() < MAX_SPARE {
-                    spare.push(self.client);
-                }
-                done
-            }
-        }
-    }
-
-    /// Waits for it as long as is due.
-    fn wait(mut self) -> Result<Box<TargetFile>, OpenError> {
-        let waiting = &mut self.waiting;
-        let answer = self
-            .client
-            .opened(&mut self.asked, &mut |opener| waiting.more(opener));
-        self.taken(answer)
-    }
-
-    fn is_over(&mut self) -> bool {
         let opener = self.client.pid().unwrap_or(0);
-        self.waiting.is_over(opener)
+        if matches!(answer, Ok(None)) && !self.waiting.is_over(opener) {
+            return Opening::Slow(self);
+        }
+        let is_free = matches!(answer, Ok(Some(_)));
+        let of = (self.pid, &*self.path, self.root.as_ref());
+        let opened = taken(answer, &mut self.client, (&self.asked, &self.waiting), of);
+        let mut spare = lock(&SPARE);
+        if is_free && spare.len() < MAX_SPARE {
+            spare.push(self.client);
+        }
+        Opening::done(opened)
     }
-
-    fn taken(
-        &mut self,
-        answer: Result<Option<Opened>, Death>,
-    ) -> Result<Box<TargetFile>, OpenError> {
-        taken(
-            answer,
-            &mut self.client,
-            (&self.asked, &self.waiting),
-            (self.pid, &self.path, self.root.as_ref()),
-        )
-    }
-}
-
-/// Has it opened. `moment`: how long a server is waited for here.
-fn open_or_copy(mapped: &MappedFile<'_>, copies: bool, moment: Option<Duration>) -> Opening {
-    let identity = mapped.identity;
-    let device = (identity.major, identity.minor);
-    if is_silent(mapped.pid, device) {
-        return Opening::Done(Err(OpenError::Silent));
-    }
-    let is_served = identity.major == 0;
-    // Where a server was silent lately, others are waited for less by who waits.
-    let waits = moment.is_none() && is_served;
-    let patience = match waits && was_in_vain() && is_on_server(mapped.pid, device) {
-        true => SHORT_PATIENCE,
-        false => PATIENCE,
-    };
-    let mut opener = lock(&OPENER);
-    let client = opener.get_or_insert_with(Client::that_opens);
-    if !client.is_apart() {
-        drop(opener);
-        return Opening::Done(open_mapped(mapped).map(Box::new));
-    }
-    // What it takes to start it is nobody's fault, and nobody's time.
-    let started = match (is_served, moment) {
-        (true, Some(moment)) => client.start_within(moment),
-        (true, None) => client.start(),
-        (false, _) => client.start_meanwhile(),
-    };
-    if started.is_err() {
-        return Opening::Done(match (is_served, moment) {
-            (true, Some(_)) if client.is_starting() => Err(OpenError::Later),
-            // Nothing ends a wait for a server, not even the end of this process.
-            (true, _) => Err(OpenError::Silent),
-            (false, _) => {
-                drop(opener);
-                open_beside(mapped).map(Box::new)
-            }
-        });
-    }
-    let root = mapped.root.and_then(|root| root.folder());
-    let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    let mut waiting = Waiting::new(is_served, patience);
-    let Ok(mut asked) = client.ask_to_open(question(mapped, copies), &fds) else {
-        return Opening::Done(Err(OpenError::Silent));
-    };
-    let until = moment.filter(|_| is_served).map(|it| waiting.begun + it);
-    let answer = client.opened(&mut asked, &mut |opener| match until {
-        Some(until) => Some(until).filter(|until| Instant::now() < *until),
-        None => waiting.more(opener),
-    });
-    if !matches!(answer, Ok(None)) || until.is_none() {
-        let of = (mapped.pid, mapped.path, mapped.root);
-        return Opening::Done(taken(answer, client, (&asked, &waiting), of));
-    }
-    // Another one is there by the time that it is needed.
-    let spare = lock(&SPARE).pop();
-    let next = spare.unwrap_or_else(|| {
-        let mut next = Client::that_opens();
-        let _ = next.start_within(Duration::ZERO);
-        next
-    });
-    Opening::Slow(Box::new(Slow {
-        client: std::mem::replace(client, next),
-        asked,
-        waiting,
-        pid: mapped.pid,
-        path: mapped.path.to_owned(),
-        root: mapped.root.cloned(),
-    }))
 }
 
 /// The file that was opened, or its copy; who does not answer is not asked any more.
@@ -266,13 +277,12 @@ fn taken(
     client: &mut Client,
     (asked, waiting): (&Asked, &Waiting),
     (pid, path, root): (Pid, &str, Option<&Arc<Root>>),
-) -> Result<Box<TargetFile>, OpenError> {
+) -> Result<TargetFile, OpenError> {
     match answer {
         Ok(Some((said, file))) => {
             // A copy is local as well.
             let is_local = true;
-            let file = opened(&said, file)?.into_target(path, root, is_local);
-            Ok(Box::new(file))
+            Ok(opened(&said, file)?.into_target(path, root, is_local))
         }
         Ok(None) => {
             client.give_up();
