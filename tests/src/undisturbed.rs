@@ -1,9 +1,8 @@
 //! A process -> one that others hardly take off its processor, whatever else runs beside the test.
 //!
-//! What takes it off is started by the clock, as samples are, and often in the same interrupt: then the sample is of the
-//! process, and the next one comes when the other is gone again. A process that is taken off a thousand times in a
-//! second and a half has up to 5 % more samples than CPU time (docs/performance.md, "What is noise"), one that is not
-//! has the right number within 0.2 %.
+//! What it takes to be taken off the kernel charges to whoever comes next, samples are of who was on the processor. A process
+//! that is taken off a thousand times in a second and a half has up to 5 % more samples than CPU time
+//! (docs/performance.md, "What is noise"), one that is not has the right number within 0.2 %.
 //!
 //! For one thread that works: as many as there are processors would leave nothing for whoever records them.
 //! Its groups get the largest share of processors that there is: that of a session of its own, and those of its cgroups,

@@ -542,6 +542,56 @@ fn no_names_of_others_are_lost_to_a_silent_server() -> Outcome {
     Ok(())
 }
 
+/// A server that did not answer is gone, and another file system gets its number: what is there has names.
+#[test]
+fn the_number_of_a_silent_server_is_given_again() -> Outcome {
+    let test = "e2e_hostile::the_number_of_a_silent_server_is_given_again";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let mut recorder = setting.start_recording(&["-a", "-F", "999"])?;
+    let Some(server) = silent(&setting, test, "read")? else {
+        return Ok(());
+    };
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid()))?;
+    let mut lines = mounts.lines().map(|line| line.split(' '));
+    let number = lines.find_map(|mut words| {
+        let number = words.nth(2)?.to_owned();
+        (words.nth(1) == Some("/mnt")).then_some(number)
+    });
+    let number = number.ok_or("no file system of a server's")?;
+    recorder.wait_until("a server that is silent", LIMIT, |recorder| {
+        let said = recorder.stderr_so_far();
+        said.is_ok_and(|said| said.contains("does not answer"))
+    })?;
+    server.signal(Signal::KILL)?;
+    server.end(LIMIT)?;
+    let name = format!("again-{}", std::process::id());
+    let brief = setting.path(&name);
+    fs::copy(setting.workload("chain.c")?, &brief)?;
+    // Numbers that are free are given from the lowest one on, and there may be several, or others take it.
+    let script = "for i in $(seq 100); do mkdir $1/$i; mount -t tmpfs none $1/$i
+        [ $(stat -c %Hd:%Ld $1/$i) = $2 ] && cp $3 $1/$i && exec $1/$i/${3##*/} 300
+        done; exit 77";
+    let mut shell = Command::new("unshare");
+    shell.args(["-m", "sh", "-c", script, "sh"]);
+    shell.arg(setting.folder()).arg(&number).arg(&brief);
+    let again = setting.start("again", &mut shell)?.end(LIMIT)?;
+    if again.status.code() == Some(77) {
+        skip(test, "needs a number that nobody else takes");
+        return Ok(());
+    }
+    again.success()?;
+    recorder.signal(Signal::INT)?;
+    recorder.end(LIMIT)?.success()?;
+    let recording = setting.recording()?;
+    let all = recording.of_process(&name);
+    assert!(all.len() > 200, "{} samples", all.len());
+    let named = all.iter().filter(|sample| sample.calls("main"));
+    at_least("samples with names", named.count(), all.len(), 0.9)?;
+    Ok(())
+}
+
 /// Starts a recording into `late.cap` whose helpers begin late: who traces it, and its folder of /proc.
 fn with_late_helpers(
     setting: &Setting,
@@ -604,7 +654,8 @@ fn helpers_that_begin_late_hold_nothing_up() -> Outcome {
     let brief = Path::new("/dev/shm").join(format!("brief-{}", std::process::id()));
     fs::copy(setting.workload("chain.c")?, &brief)?;
     let script = format!(
-        "read line; {silent} read & server=$!; sleep 0.1; {brief} 1500 & sleep 0.1; rm {brief}; wait $!; kill -KILL $server",
+        "read line; {silent} read & server=$!; sleep 0.1; {brief} 1500 & until readlink /proc/$!/exe | grep -q {brief}; do \
+         sleep 0.01; done; sleep 0.1; rm {brief}; wait $!; kill -KILL $server",
         silent = setting.workload("silent_files.c")?.display(),
         brief = brief.display(),
     );

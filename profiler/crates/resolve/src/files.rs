@@ -26,6 +26,7 @@ use super::overlay_layers::OverlayLayers;
 use super::patience::ask_process;
 use super::proc_fs::at_live_thread;
 use super::served::{OVERLAYFS, is_local};
+use super::servers::{Device, Servers};
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
 use profiler_object::elf::{Elf, ElfError};
@@ -38,16 +39,6 @@ const RETRY: Duration = Duration::from_millis(200);
 const MAX_FAILURES: usize = 4096;
 /// How many files may be waited for at once, each by a process.
 const MAX_SLOW: usize = 32;
-/// How long a server may take before it is asked beside all others: that is more than a file takes that lies in memory.
-const MOMENT: Duration = Duration::from_millis(20);
-/// How much of that counts as nothing.
-const AT_ONCE: Duration = Duration::from_millis(2);
-/// How long the same server is waited for within [`REMEMBERED`].
-const MOST_WAITED: Duration = Duration::from_millis(60);
-/// How long it is remembered that a server takes its time.
-const REMEMBERED: Duration = Duration::from_secs(10);
-/// Most servers that this is remembered of.
-const MAX_SERVERS: usize = 1024;
 /// Share of the limit of open files that target files may use.
 const FILES_SHARE: u64 = 4;
 /// Most target files open at once.
@@ -451,7 +442,7 @@ struct Open {
 #[derive(Debug)]
 struct Waited {
     key: FileKey,
-    device: (u32, u32),
+    device: Device,
     slow: Box<Slow>,
 }
 
@@ -463,8 +454,7 @@ pub(super) struct Files {
     slow: Vec<Waited>,
     /// Whether who opens files has not begun.
     is_unbegun: bool,
-    /// Since when, and how long, who takes events has waited for the file systems that may be a server's.
-    servers: FxHashMap<(u32, u32), (Instant, Duration)>,
+    servers: Servers,
     fingerprints: Fingerprints,
     capacity: usize,
     clock: u64,
@@ -517,14 +507,14 @@ impl Files {
             return Err(OpenError::Later);
         }
         let begun = Instant::now();
-        let opening = open_soon(mapped, self.moment_for(device));
+        let opening = open_soon(mapped, self.servers.moment_for(device, begun));
         if let Opening::Done(Err(OpenError::Later)) = opening {
             // That is nobody's fault.
             self.is_unbegun = true;
             return Err(OpenError::Later);
         }
         if is_served {
-            self.waited_for(device, begun);
+            self.servers.waited_for(device, begun, Instant::now());
         }
         match opening {
             Opening::Done(opened) => self.settle(opened.map(|file| *file), key),
@@ -533,32 +523,6 @@ impl Files {
                 Err(OpenError::Later)
             }
         }
-    }
-
-    /// How long a file system's server is waited for: one that took its time is not waited for again.
-    fn moment_for(&self, device: (u32, u32)) -> Duration {
-        let known = self.servers.get(&device);
-        let is_slow =
-            known.is_some_and(|(since, all)| since.elapsed() < REMEMBERED && *all >= MOST_WAITED);
-        if is_slow { Duration::ZERO } else { MOMENT }
-    }
-
-    fn waited_for(&mut self, device: (u32, u32), begun: Instant) {
-        let took = begun.elapsed();
-        if took < AT_ONCE {
-            return;
-        }
-        if self.servers.len() >= MAX_SERVERS {
-            self.servers.clear();
-        }
-        let known = self
-            .servers
-            .entry(device)
-            .or_insert((begun, Duration::ZERO));
-        if known.0.elapsed() >= REMEMBERED {
-            *known = (begun, Duration::ZERO);
-        }
-        known.1 += took;
     }
 
     /// Takes the files that are open by now, and forgets those that will not be; whether more can be asked for.

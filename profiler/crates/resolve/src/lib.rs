@@ -59,6 +59,7 @@ mod proc_fs;
 mod process;
 mod processes;
 mod served;
+mod servers;
 mod stacks;
 mod symbolize;
 #[cfg(test)]

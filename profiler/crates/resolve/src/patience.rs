@@ -11,6 +11,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,9 @@ use rustc_hash::FxHashMap;
 use profiler_model::Pid;
 
 use super::accounts::account_of;
+use super::helper::is_one_left;
 use super::locks::lock;
+use super::served::mount_of;
 use super::warnings::warn_once;
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
@@ -37,6 +40,8 @@ const MAX_SILENT: usize = 3;
 const MAX_SILENT_OF_ROOT: usize = 32;
 /// The same for all users. Each takes a thread.
 const MAX_STUCK: usize = 256;
+/// How long nothing is asked of what did not answer, when nobody waits in the kernel any more for what was asked.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How many threads may have been left behind by the files of one user.
 const MAX_LEFT: usize = 8;
 
@@ -59,8 +64,16 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Who asks, and what has not answered.
 struct Asking {
     worker: Option<(Sender<Job>, Asker)>,
-    /// With the user whose process it is, or has mapped its files.
-    silent: Option<FxHashMap<Whom, u32>>,
+    silent: Option<FxHashMap<Whom, Silence>>,
+}
+
+/// Of what has not answered.
+struct Silence {
+    since: Instant,
+    /// The user whose process it is, or has mapped its files.
+    owner: u32,
+    /// Of a file system: what it is. Its number is given to another one when it is gone.
+    mount: Option<Box<[u8]>>,
 }
 
 static ASKING: Mutex<Asking> = Mutex::new(Asking {
@@ -159,27 +172,50 @@ fn ask_for<T: Send + 'static>(
 
 /// Whether nothing is to be asked of a process, or of the file system that it has mapped something of.
 pub(super) fn is_silent(pid: Pid, device: (u32, u32)) -> bool {
-    let device = Whom::Device(device.0, device.1);
-    lock(&ASKING).refuses(pid, Some(device))
+    let whom = Whom::Device(device.0, device.1);
+    let is_known = lock(&ASKING).knows(whom);
+    let mount = if is_known {
+        mount_of(pid, device)
+    } else {
+        None
+    };
+    let mut now = lock(&ASKING);
+    now.forgive(whom, mount.as_deref());
+    now.refuses(pid, Some(whom))
 }
 
 /// Whether nothing is to be asked of what has to do with this user.
 pub(super) fn is_silent_to(owner: u32, whom: Whom) -> bool {
-    let now = lock(&ASKING);
+    let mut now = lock(&ASKING);
+    now.forget_old();
     let silent = now.silent.as_ref();
     silent.is_some_and(|silent| refuses(silent, [whom], || owner))
 }
 
 /// Nothing more is asked of it, for this user.
 pub(super) fn give_up_for(owner: u32, whom: Whom) {
-    *lock(&LAST_IN_VAIN) = Some(Instant::now());
+    fell_silent(whom, owner, None);
+}
+
+fn fell_silent(whom: Whom, owner: u32, mount: Option<Box<[u8]>>) {
+    let since = Instant::now();
+    *lock(&LAST_IN_VAIN) = Some(since);
+    let silence = Silence {
+        since,
+        owner,
+        mount,
+    };
     let mut now = lock(&ASKING);
-    now.silent.get_or_insert_default().insert(whom, owner);
+    now.silent.get_or_insert_default().insert(whom, silence);
 }
 
 /// Nothing more is asked of it, which had to do with a process.
 pub(super) fn give_up(whom: Whom, pid: Pid) {
-    give_up_for(owner_of(pid), whom);
+    let mount = match whom {
+        Whom::Device(major, minor) => mount_of(pid, (major, minor)),
+        Whom::Process(_) | Whom::Below(..) => None,
+    };
+    fell_silent(whom, owner_of(pid), mount);
     match whom {
         Whom::Process(pid) => warn_once(
             "what does not answer",
@@ -255,7 +291,7 @@ fn refuses_more(left: &[u32], user: u32) -> bool {
 
 /// Whether there is no use in asking any of these, which have to do with a user.
 fn refuses(
-    silent: &FxHashMap<Whom, u32>,
+    silent: &FxHashMap<Whom, Silence>,
     asked: impl IntoIterator<Item = Whom>,
     owner: impl FnOnce() -> u32,
 ) -> bool {
@@ -271,12 +307,44 @@ fn refuses(
         0 => MAX_SILENT_OF_ROOT,
         _ => MAX_SILENT,
     };
-    silent.values().filter(|&&of| of == owner).count() >= most
+    silent.values().filter(|it| it.owner == owner).count() >= most
 }
 
 impl Asking {
+    fn knows(&self, whom: Whom) -> bool {
+        let silent = self.silent.as_ref();
+        silent.is_some_and(|silent| silent.contains_key(&whom))
+    }
+
+    /// What is mounted there now may not be what did not answer.
+    fn forgive(&mut self, whom: Whom, mount: Option<&[u8]>) {
+        if let (Some(silent), Some(mount)) = (&mut self.silent, mount)
+            && silent
+                .get(&whom)
+                .is_some_and(|it| it.mount.as_deref() != Some(mount))
+        {
+            silent.remove(&whom);
+        }
+    }
+
+    /// Forgets what did not answer long ago, unless somebody waits for it even now.
+    fn forget_old(&mut self) {
+        let Some(silent) = &mut self.silent else {
+            return;
+        };
+        if silent.values().all(|it| it.since.elapsed() < SILENCE) || is_one_left() {
+            return;
+        }
+        silent.retain(|whom, it| match whom {
+            // What its threads ask they ask until it ends.
+            Whom::Process(pid) => Path::new(&format!("/proc/{pid}")).exists(),
+            Whom::Device(..) | Whom::Below(..) => it.since.elapsed() < SILENCE,
+        });
+    }
+
     /// Whether there is no use in asking.
-    fn refuses(&self, pid: Pid, device: Option<Whom>) -> bool {
+    fn refuses(&mut self, pid: Pid, device: Option<Whom>) -> bool {
+        self.forget_old();
         let asked = [Some(Whom::Process(pid)), device];
         let silent = self.silent.as_ref();
         silent.is_some_and(|silent| refuses(silent, asked.into_iter().flatten(), || owner_of(pid)))
@@ -381,6 +449,54 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_are_given_again_are_not_silent() {
+        let own = Pid(std::process::id());
+        let number = fs::metadata("/proc/self").unwrap().dev();
+        let device = (rustix::fs::major(number), rustix::fs::minor(number));
+        let whom = Whom::Device(device.0, device.1);
+        fell_silent(whom, 123_457, Some(b"fuse silent rw".as_slice().into()));
+        assert!(lock(&ASKING).knows(whom));
+        assert!(!is_silent(own, device) && !lock(&ASKING).knows(whom));
+        fell_silent(whom, 123_457, mount_of(own, device));
+        assert!(is_silent(own, device));
+        lock(&ASKING).forgive(whom, Some(b"proc another rw".as_slice()));
+    }
+
+    #[test]
+    fn silence_is_not_for_ever() {
+        let own = Pid(std::process::id());
+        let mut asking = Asking {
+            worker: None,
+            silent: None,
+        };
+        let silent = asking.silent.get_or_insert_default();
+        let long_ago = Instant::now().checked_sub(2 * SILENCE).unwrap();
+        let all = [
+            (Whom::Device(4000, 3), long_ago, false),
+            (Whom::Device(4000, 4), Instant::now(), true),
+            (Whom::Below(1, 2), long_ago, false),
+            (Whom::Process(Pid(u32::MAX - 1)), long_ago, false),
+            (Whom::Process(own), long_ago, true),
+        ];
+        for (whom, since, _) in all {
+            let silence = Silence {
+                since,
+                owner: 123_458,
+                mount: None,
+            };
+            silent.insert(whom, silence);
+        }
+        // Helpers of other tests may end just now.
+        while is_one_left() {
+            std::thread::yield_now();
+        }
+        asking.forget_old();
+        for (whom, _, is_kept) in all {
+            assert_eq!(asking.knows(whom), is_kept, "{whom:?}");
+        }
+    }
+
+    #[test]
     fn work_that_takes_too_long_is_left_behind() {
         let user = Some(123_456);
         assert_eq!(within(LONG_PATIENCE, user, || 1), Some(1));
@@ -411,7 +527,11 @@ mod tests {
         for number in 0..33 {
             silent.insert(
                 Whom::Process(Pid(u32::MAX - 100 - number)),
-                5000 + number / 3,
+                Silence {
+                    since: Instant::now(),
+                    owner: 5000 + number / 3,
+                    mount: None,
+                },
             );
         }
         assert!(!asking.refuses(Pid(std::process::id()), None));

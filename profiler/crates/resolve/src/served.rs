@@ -131,25 +131,35 @@ fn is_of_server(kind: &[u8]) -> bool {
     starts.any(|start| kind.starts_with(start.as_bytes()))
 }
 
-/// Whether a server has the file system of this device (major, minor), by the mounts that a process sees. Nobody has to be
-/// asked for that.
-pub(super) fn is_on_server(pid: Pid, (major, minor): (u32, u32)) -> bool {
-    let mut table = Vec::new();
-    let file = File::open(format!("/proc/{pid}/mountinfo"));
-    let read = file.and_then(|file| file.take(MAX_MOUNTS_BYTES).read_to_end(&mut table));
-    read.is_ok() && has_server(&table, &format!("{major}:{minor}"))
+/// Whether a server has the file system of this device (major, minor), by the mounts that a process sees.
+pub(super) fn is_on_server(pid: Pid, device: (u32, u32)) -> bool {
+    let mount = mount_of(pid, device);
+    mount.is_some_and(|mount| {
+        let mut words = mount.split(|byte| *byte == b' ');
+        words.next().is_some_and(is_of_server)
+    })
 }
 
-fn has_server(table: &[u8], device: &str) -> bool {
+/// What the file system of this device (major, minor) is, by the mounts that a process sees: its kind, what is mounted and
+/// how, as the table of mounts has them. Nobody has to be asked for that.
+pub(super) fn mount_of(pid: Pid, device: (u32, u32)) -> Option<Box<[u8]>> {
+    let mut table = Vec::new();
+    let file = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
+    let mut file = file.take(MAX_MOUNTS_BYTES);
+    file.read_to_end(&mut table).ok()?;
+    mount_in(&table, device).map(Into::into)
+}
+
+fn mount_in(table: &[u8], (major, minor): (u32, u32)) -> Option<&[u8]> {
+    let device = format!("{major}:{minor}");
     let mut lines = table.split(|byte| *byte == b'\n');
-    lines.any(|line| {
-        let mut words = line.split(|byte| *byte == b' ');
-        let is_meant = words.nth(2) == Some(device.as_bytes());
-        is_meant
-            && words
-                .skip_while(|word| *word != b"-")
-                .nth(1)
-                .is_some_and(is_of_server)
+    lines.find_map(|line| {
+        if line.split(|byte| *byte == b' ').nth(2) != Some(device.as_bytes()) {
+            return None;
+        }
+        // Spaces of names are escaped.
+        let end = line.windows(3).position(|three| three == b" - ")?;
+        line.get(end + 3..)
     })
 }
 
@@ -194,13 +204,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_mounts_say_what_servers_have() {
+    fn tables_of_mounts_say_what_file_systems_are() {
         let table = b"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             90 22 0:39 / /mnt rw,nosuid shared:2 master:1 - fuse.sshfs a@b:/ rw\n\
             91 22 0:40 / /fuse rw - tmpfs fuse rw\n";
-        assert!(has_server(table, "0:39"));
-        for other in ["8:1", "0:40", "0:3", "0:41"] {
-            assert!(!has_server(table, other), "{other}");
-        }
+        let mount = |major, minor| mount_in(table, (major, minor));
+        assert_eq!(mount(0, 39), Some(b"fuse.sshfs a@b:/ rw".as_slice()));
+        assert_eq!(mount(0, 40), Some(b"tmpfs fuse rw".as_slice()));
+        assert_eq!((mount(0, 3), mount(0, 41)), (None, None));
+        assert!(is_of_server(b"fuse.sshfs") && !is_of_server(b"tmpfs") && !is_of_server(b"ext4"));
     }
 }

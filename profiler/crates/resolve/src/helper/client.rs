@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -30,6 +30,7 @@ use super::walls::Walls;
 use super::wire::{self, Frame, Reader};
 use super::{Found, OFFERED, OPENS, READS};
 use crate::loaded::LoadError;
+use crate::locks::lock;
 use crate::material::Material;
 use profiler_model::Tid;
 use profiler_target::background;
@@ -651,7 +652,12 @@ impl Client {
             };
         }
         let _ = child.kill();
-        if wait(&mut child, END / 50).is_none() {
+        // One that did not answer may be in a call of the kernel: nobody waits once more.
+        let patience = match reason {
+            Death::TooSlow => Duration::ZERO,
+            _ => END / 50,
+        };
+        if wait(&mut child, patience).is_none() {
             let mut dying = dying();
             dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
             dying.push(child);
@@ -675,7 +681,7 @@ fn no_answers() -> Answering {
 static HELPERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 fn helpers() -> MutexGuard<'static, Vec<u32>> {
-    HELPERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&HELPERS)
 }
 
 /// Calls `with` for each process that reads symbols now. Its id stays its own meanwhile, even if it has ended.
@@ -688,7 +694,14 @@ pub fn for_each_helper(with: &mut dyn FnMut(u32)) {
 static DYING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 fn dying() -> MutexGuard<'static, Vec<Child>> {
-    DYING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&DYING)
+}
+
+/// Whether one of them is there even now.
+pub(crate) fn is_one_left() -> bool {
+    let mut dying = dying();
+    dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    !dying.is_empty()
 }
 
 /// Waits for the end of a child.

@@ -25,7 +25,7 @@ mod wire;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use client::for_each_helper;
-pub(super) use client::{Client, Death, Limits, Number};
+pub(super) use client::{Client, Death, Limits, Number, is_one_left};
 pub(super) use memory::Memory;
 pub use memory::{MemoryOfThreads, start_reading};
 pub(super) use one_user::{Loss, OneUser};
