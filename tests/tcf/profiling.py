@@ -181,7 +181,7 @@ async def settled(
 
 async def select(channel: Channel, id: str) -> str:
     """What a client does when a context is selected; gives its process."""
-    context = await services.run_control_context(channel, id)
+    context = await services.known(channel, id)
     process = context["ProcessID"]
     await services.run_control_context(channel, process)
     if FORMAT not in await services.capabilities(channel, id):

@@ -7,6 +7,7 @@ take for granted is a `ProtocolError`. What does not belong here: in which order
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass
 from typing import Any, Awaitable, Iterable, TypeVar
@@ -172,6 +173,21 @@ class Region:
     flags: int
     path: str
     offset: int
+
+
+async def known(channel: Channel, id: str, seconds: float = 10.0) -> Properties:
+    """A context. One that runs here may have begun just now: the agent knows it when it has taken what came before,
+    which files of others can hold up for a second."""
+    process = id.removeprefix("P").partition(".")[0]
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return await run_control_context(channel, id)
+        except Refused as refused:
+            is_here = os.path.exists(f"/proc/{process}")
+            if refused.code != INV_CONTEXT or not is_here or time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.05)
 
 
 async def memory_map(channel: Channel, id: str) -> list[Region]:
