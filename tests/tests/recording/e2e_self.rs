@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use profiler_model::StackEnd;
 use profiler_tests::Outcome;
@@ -27,15 +28,10 @@ struct Recorded {
     threads: Vec<(u32, String)>,
 }
 
-/// Records the whole machine while a chain runs.
-fn record(setting: &Setting, flags: &[&str]) -> Result<Recorded, Box<dyn std::error::Error>> {
-    let mut arguments = vec!["-a", "-F", "4999"];
-    arguments.extend(flags);
-    let program = setting.workload("chain.c")?;
-    let recorder = setting.start_recording(&arguments)?;
-    let own = recorder.pid();
+/// Threads of a process: id and name.
+fn threads_of(pid: u32) -> Result<Vec<(u32, String)>, Box<dyn std::error::Error>> {
     let mut threads = Vec::new();
-    for task in std::fs::read_dir(format!("/proc/{own}/task"))? {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?;
         // One may end meanwhile.
         let Ok(name) = std::fs::read_to_string(task.path().join("comm")) else {
@@ -44,6 +40,21 @@ fn record(setting: &Setting, flags: &[&str]) -> Result<Recorded, Box<dyn std::er
         let tid = task.file_name().to_string_lossy().parse()?;
         threads.push((tid, name.trim_end().to_owned()));
     }
+    Ok(threads)
+}
+
+/// Records the whole machine while a chain runs.
+fn record(setting: &Setting, flags: &[&str]) -> Result<Recorded, Box<dyn std::error::Error>> {
+    let mut arguments = vec!["-a", "-F", "4999"];
+    arguments.extend(flags);
+    let program = setting.workload("chain.c")?;
+    let recorder = setting.start_recording(&arguments)?;
+    let own = recorder.pid();
+    // One that begins just now is called as who started it.
+    let before = threads_of(own)?;
+    std::thread::sleep(Duration::from_millis(50));
+    let mut threads = threads_of(own)?;
+    threads.retain(|thread| before.contains(thread));
     let chain = setting.start("chain", Command::new(program).arg("300"))?;
     let chain_pid = chain.pid();
     chain.end(LIMIT)?.success()?;
