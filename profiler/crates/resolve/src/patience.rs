@@ -42,6 +42,8 @@ const MAX_SILENT_OF_ROOT: usize = 32;
 const MAX_STUCK: usize = 256;
 /// How long nothing is asked of what did not answer, when nobody waits in the kernel any more for what was asked.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether another file system has the number of a silent one: tables of mounts may be long.
+const LOOK: Duration = Duration::from_millis(500);
 /// How many threads may have been left behind by the files of one user.
 const MAX_LEFT: usize = 8;
 
@@ -74,6 +76,18 @@ struct Silence {
     owner: u32,
     /// Of a file system: what it is. Its number is given to another one when it is gone.
     mount: Option<Box<[u8]>>,
+    /// When it was last looked whether it is.
+    looked: Option<Instant>,
+}
+
+impl Silence {
+    fn is_due(&mut self) -> bool {
+        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        if is_due {
+            self.looked = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 static ASKING: Mutex<Asking> = Mutex::new(Asking {
@@ -173,12 +187,9 @@ fn ask_for<T: Send + 'static>(
 /// Whether nothing is to be asked of a process, or of the file system that it has mapped something of.
 pub(super) fn is_silent(pid: Pid, device: (u32, u32)) -> bool {
     let whom = Whom::Device(device.0, device.1);
-    let is_known = lock(&ASKING).knows(whom);
-    let mount = if is_known {
-        mount_of(pid, device)
-    } else {
-        None
-    };
+    let is_due = lock(&ASKING).is_due(whom);
+    // Others may ask meanwhile.
+    let mount = is_due.then(|| mount_of(pid, device)).flatten();
     let mut now = lock(&ASKING);
     now.forgive(whom, mount.as_deref());
     now.refuses(pid, Some(whom))
@@ -204,6 +215,7 @@ fn fell_silent(whom: Whom, owner: u32, mount: Option<Box<[u8]>>) {
         since,
         owner,
         mount,
+        looked: None,
     };
     let mut now = lock(&ASKING);
     now.silent.get_or_insert_default().insert(whom, silence);
@@ -311,9 +323,11 @@ fn refuses(
 }
 
 impl Asking {
-    fn knows(&self, whom: Whom) -> bool {
-        let silent = self.silent.as_ref();
-        silent.is_some_and(|silent| silent.contains_key(&whom))
+    /// Whether it is to be looked what has the number of what did not answer.
+    fn is_due(&mut self, whom: Whom) -> bool {
+        let silent = self.silent.as_mut();
+        let of = silent.and_then(|silent| silent.get_mut(&whom));
+        of.is_some_and(Silence::is_due)
     }
 
     /// What is mounted there now may not be what did not answer.
@@ -430,6 +444,11 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
     const HANGS: Duration = Duration::from_secs(60);
 
+    fn knows(asking: &Asking, whom: Whom) -> bool {
+        let silent = asking.silent.as_ref();
+        silent.is_some_and(|silent| silent.contains_key(&whom))
+    }
+
     #[test]
     fn who_does_not_answer_is_left_alone_until_it_does() {
         // No such process can be.
@@ -455,10 +474,11 @@ mod tests {
         let device = (rustix::fs::major(number), rustix::fs::minor(number));
         let whom = Whom::Device(device.0, device.1);
         fell_silent(whom, 123_457, Some(b"fuse silent rw".as_slice().into()));
-        assert!(lock(&ASKING).knows(whom));
-        assert!(!is_silent(own, device) && !lock(&ASKING).knows(whom));
+        assert!(!is_silent(own, device) && !knows(&lock(&ASKING), whom));
         fell_silent(whom, 123_457, mount_of(own, device));
         assert!(is_silent(own, device));
+        // A table of mounts is not read for each file.
+        assert!(!lock(&ASKING).is_due(whom));
         lock(&ASKING).forgive(whom, Some(b"proc another rw".as_slice()));
     }
 
@@ -483,6 +503,7 @@ mod tests {
                 since,
                 owner: 123_458,
                 mount: None,
+                looked: None,
             };
             silent.insert(whom, silence);
         }
@@ -492,7 +513,7 @@ mod tests {
         }
         asking.forget_old();
         for (whom, _, is_kept) in all {
-            assert_eq!(asking.knows(whom), is_kept, "{whom:?}");
+            assert_eq!(knows(&asking, whom), is_kept, "{whom:?}");
         }
     }
 
@@ -531,6 +552,7 @@ mod tests {
                     since: Instant::now(),
                     owner: 5000 + number / 3,
                     mount: None,
+                    looked: None,
                 },
             );
         }
