@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 use profiler_model::Pid;
 
 use super::accounts::account_of;
-use super::helper::is_one_left;
+use super::helper::is_dying;
 use super::locks::lock;
 use super::served::mount_of;
 use super::warnings::warn_once;
@@ -78,9 +78,15 @@ struct Silence {
     mount: Option<Box<[u8]>>,
     /// When it was last looked whether it is.
     looked: Option<Instant>,
+    /// The process that has asked. As long as it waits in the kernel, what it has asked is there.
+    asked_by: Option<u32>,
 }
 
 impl Silence {
+    fn is_asked(&self) -> bool {
+        self.asked_by.is_some_and(is_dying)
+    }
+
     fn is_due(&mut self) -> bool {
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
         if is_due {
@@ -178,7 +184,7 @@ fn ask_for<T: Send + 'static>(
         if let Ok(said) = answers.try_recv() {
             return said;
         }
-        give_up(whom, pid);
+        give_up(whom, pid, None);
         *waited = false;
         return None;
     }
@@ -203,12 +209,12 @@ pub(super) fn is_silent_to(owner: u32, whom: Whom) -> bool {
     silent.is_some_and(|silent| refuses(silent, [whom], || owner))
 }
 
-/// Nothing more is asked of it, for this user.
-pub(super) fn give_up_for(owner: u32, whom: Whom) {
-    fell_silent(whom, owner, None);
+/// Nothing more is asked of it, for this user, as this process has.
+pub(super) fn give_up_for(owner: u32, whom: Whom, asked_by: Option<u32>) {
+    fell_silent(whom, owner, None, asked_by);
 }
 
-fn fell_silent(whom: Whom, owner: u32, mount: Option<Box<[u8]>>) {
+fn fell_silent(whom: Whom, owner: u32, mount: Option<Box<[u8]>>, asked_by: Option<u32>) {
     let since = Instant::now();
     *lock(&LAST_IN_VAIN) = Some(since);
     let silence = Silence {
@@ -216,18 +222,19 @@ fn fell_silent(whom: Whom, owner: u32, mount: Option<Box<[u8]>>) {
         owner,
         mount,
         looked: None,
+        asked_by,
     };
     let mut now = lock(&ASKING);
     now.silent.get_or_insert_default().insert(whom, silence);
 }
 
-/// Nothing more is asked of it, which had to do with a process.
-pub(super) fn give_up(whom: Whom, pid: Pid) {
+/// Nothing more is asked of it, which had to do with a process, as another one has.
+pub(super) fn give_up(whom: Whom, pid: Pid, asked_by: Option<u32>) {
     let mount = match whom {
         Whom::Device(major, minor) => mount_of(pid, (major, minor)),
         Whom::Process(_) | Whom::Below(..) => None,
     };
-    fell_silent(whom, owner_of(pid), mount);
+    fell_silent(whom, owner_of(pid), mount, asked_by);
     match whom {
         Whom::Process(pid) => warn_once(
             "what does not answer",
@@ -335,7 +342,7 @@ impl Asking {
         if let (Some(silent), Some(mount)) = (&mut self.silent, mount)
             && silent
                 .get(&whom)
-                .is_some_and(|it| it.mount.as_deref() != Some(mount))
+                .is_some_and(|it| it.mount.as_deref() != Some(mount) && !it.is_asked())
         {
             silent.remove(&whom);
         }
@@ -346,13 +353,13 @@ impl Asking {
         let Some(silent) = &mut self.silent else {
             return;
         };
-        if silent.values().all(|it| it.since.elapsed() < SILENCE) || is_one_left() {
-            return;
-        }
-        silent.retain(|whom, it| match whom {
-            // What its threads ask they ask until it ends.
-            Whom::Process(pid) => Path::new(&format!("/proc/{pid}")).exists(),
-            Whom::Device(..) | Whom::Below(..) => it.since.elapsed() < SILENCE,
+        silent.retain(|whom, it| {
+            it.since.elapsed() < SILENCE
+                || match whom {
+                    // What its threads ask they ask until it ends.
+                    Whom::Process(pid) => Path::new(&format!("/proc/{pid}")).exists(),
+                    Whom::Device(..) | Whom::Below(..) => it.is_asked(),
+                }
         });
     }
 
@@ -439,6 +446,7 @@ pub(super) fn owner_of(pid: Pid) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::helper::leave_dying;
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
@@ -463,7 +471,7 @@ mod tests {
         while ask_process(silent, || 4).is_none() {
             std::thread::yield_now();
         }
-        give_up(Whom::Device(4000, 1), other);
+        give_up(Whom::Device(4000, 1), other, None);
         assert!(is_silent(other, (4000, 1)) && !is_silent(other, (4000, 2)));
     }
 
@@ -473,13 +481,45 @@ mod tests {
         let number = fs::metadata("/proc/self").unwrap().dev();
         let device = (rustix::fs::major(number), rustix::fs::minor(number));
         let whom = Whom::Device(device.0, device.1);
-        fell_silent(whom, 123_457, Some(b"fuse silent rw".as_slice().into()));
+        fell_silent(
+            whom,
+            123_457,
+            Some(b"fuse silent rw".as_slice().into()),
+            None,
+        );
         assert!(!is_silent(own, device) && !knows(&lock(&ASKING), whom));
-        fell_silent(whom, 123_457, mount_of(own, device));
+        fell_silent(whom, 123_457, mount_of(own, device), None);
         assert!(is_silent(own, device));
         // A table of mounts is not read for each file.
         assert!(!lock(&ASKING).is_due(whom));
         lock(&ASKING).forgive(whom, Some(b"proc another rw".as_slice()));
+    }
+
+    #[test]
+    fn who_waits_in_the_kernel_is_not_joined_by_another() {
+        let own = Pid(std::process::id());
+        let waits = std::process::Command::new("sleep").arg("60").spawn();
+        let waits = leave_dying(waits.unwrap());
+        let mut asking = Asking {
+            worker: None,
+            silent: None,
+        };
+        let whom = Whom::Device(4000, 5);
+        let silence = Silence {
+            since: Instant::now().checked_sub(2 * SILENCE).unwrap(),
+            owner: 123_459,
+            mount: None,
+            looked: None,
+            asked_by: Some(waits),
+        };
+        asking.silent.get_or_insert_default().insert(whom, silence);
+        asking.forgive(whom, Some(b"fuse with other options"));
+        assert!(asking.refuses(own, Some(whom)));
+        let pid = rustix::process::Pid::from_raw(waits.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        while asking.refuses(own, Some(whom)) {
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -504,12 +544,9 @@ mod tests {
                 owner: 123_458,
                 mount: None,
                 looked: None,
+                asked_by: None,
             };
             silent.insert(whom, silence);
-        }
-        // Helpers of other tests may end just now.
-        while is_one_left() {
-            std::thread::yield_now();
         }
         asking.forget_old();
         for (whom, _, is_kept) in all {
@@ -553,6 +590,7 @@ mod tests {
                     owner: 5000 + number / 3,
                     mount: None,
                     looked: None,
+                    asked_by: None,
                 },
             );
         }

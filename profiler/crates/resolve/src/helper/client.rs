@@ -697,11 +697,19 @@ fn dying() -> MutexGuard<'static, Vec<Child>> {
     lock(&DYING)
 }
 
-/// Whether one of them is there even now.
-pub(crate) fn is_one_left() -> bool {
+/// Puts another one there; gives its number.
+#[cfg(test)]
+pub(crate) fn leave_dying(child: Child) -> u32 {
+    let id = child.id();
+    dying().push(child);
+    id
+}
+
+/// Whether one of this number is among them even now.
+pub(crate) fn is_dying(id: u32) -> bool {
     let mut dying = dying();
     dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    !dying.is_empty()
+    dying.iter().any(|child| child.id() == id)
 }
 
 /// Waits for the end of a child.

@@ -25,7 +25,9 @@ mod wire;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use client::for_each_helper;
-pub(super) use client::{Client, Death, Limits, Number, is_one_left};
+#[cfg(test)]
+pub(super) use client::leave_dying;
+pub(super) use client::{Client, Death, Limits, Number, is_dying};
 pub(super) use memory::Memory;
 pub use memory::{MemoryOfThreads, start_reading};
 pub(super) use one_user::{Loss, OneUser};

@@ -285,12 +285,13 @@ fn taken(
             Ok(opened(&said, file)?.into_target(path, root, is_local))
         }
         Ok(None) => {
+            let asked_by = client.pid();
             client.give_up();
             if !waiting.starved {
                 // A disk is slow, and not silent.
                 let device = asked.device.filter(|(major, _)| *major == 0);
                 let whom = device.map(|(major, minor)| Whom::Device(major, minor));
-                give_up(whom.unwrap_or(Whom::Process(pid)), pid);
+                give_up(whom.unwrap_or(Whom::Process(pid)), pid, asked_by);
             }
             Err(OpenError::Silent)
         }
@@ -375,6 +376,7 @@ pub(crate) fn open_below(
     let mut opener = lock(&FINDER);
     let client = opener.get_or_insert_with(Client::that_opens);
     let is_apart = client.is_apart();
+    let mut asked_by = None;
     let answer = match is_apart && client.start().is_ok() {
         true => {
             let fds: Vec<BorrowedFd<'_>> = root.folder().into_iter().collect();
@@ -391,6 +393,7 @@ pub(crate) fn open_below(
             match answer {
                 Ok(Some((said, file))) => Some(opened(&said, file)),
                 Ok(None) => {
+                    asked_by = client.pid();
                     client.give_up();
                     if waiting.starved {
                         return Err(OpenError::Silent);
@@ -420,7 +423,7 @@ pub(crate) fn open_below(
         }
     };
     answer.unwrap_or_else(|| {
-        give_up_for(user, whom);
+        give_up_for(user, whom, asked_by);
         warn_once(
             "what does not answer",
             format_args!(
