@@ -340,9 +340,13 @@ fn kernel_frames_on_request() -> Outcome {
     let without = profile(false)?;
     assert!(without.samples > 20);
     assert!(without.addresses.iter().all(|&address| address < KERNEL));
-    let called = without.inclusive("read_zeros");
+    // It pauses between its calls, and on a busy machine what that takes is more than a twentieth of its time.
+    let (whole, called) = (without.inclusive("reader"), without.inclusive("read_zeros"));
     let all = without.samples;
-    assert!(called * 20 >= all * 19, "{called} of {all}");
+    assert!(
+        whole * 20 >= all * 19 && called * 10 >= all * 8,
+        "{called} and {whole} of {all}"
+    );
     assert!(with.addresses.iter().any(|&address| address >= KERNEL));
     // Most of it is the kernel's copying, below the system call that read_zeros makes.
     let symbols = fs::read_to_string("/proc/kallsyms")?;
