@@ -219,7 +219,10 @@ mod tests {
     fn who_has_the_port_of_one_that_was_reset_is_not_taken_for_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let first = TcpStream::connect(address).unwrap();
+        // Of 127.0.0.1 another test may take the port meanwhile.
+        let [.., third, fourth] = std::process::id().to_be_bytes();
+        let own = SocketAddr::from(([127, 77, third, fourth], 0));
+        let first = TcpStream::from(connect_from(own, address));
         let port = first.local_addr().unwrap();
         let (accepted, peer) = listener.accept().unwrap();
         assert_eq!(peer, port);
