@@ -100,7 +100,7 @@ pub(crate) fn unnamed(bytes: u64) -> Option<OwnedFd> {
 }
 
 /// Whether a file's disk has room for so many bytes more: what is only for root there counts as taken.
-fn has_room(file: &OwnedFd, bytes: u64) -> bool {
+pub(crate) fn has_room(file: &OwnedFd, bytes: u64) -> bool {
     let free = |disk: StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize);
     rustix::fs::fstatvfs(file).is_ok_and(|disk| free(disk) >= bytes)
 }

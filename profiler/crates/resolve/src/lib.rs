@@ -65,6 +65,7 @@ mod symbolize;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unpacked;
 mod unwinding;
 mod vsyscall;
 mod wait_stacks;
@@ -112,6 +113,7 @@ use process::{GRACE_NS, ProcessTable};
 use processes::Processes;
 use stacks::Stacks;
 use symbolize::Settings;
+use unpacked::Unpacked;
 use unwinding::{Dialogue, Opener, Unwinding};
 use wait_stacks::WaitStacks;
 
@@ -177,6 +179,7 @@ impl Resolver {
             inlines: options.inlines,
             large_bytes: symbolize::LARGE_BYTES,
             patience: symbolize::PATIENCE,
+            unpacked: Unpacked::of_user(),
         };
         let naming = Naming::start(settings, options.keep_code);
         let naming = naming.map_err(ResolveError::Thread)?;

@@ -24,6 +24,7 @@ use super::link_folder::LinkFolder;
 use super::loaded::{Contents, LoadError, MAX_COPY_BYTES};
 use super::served::is_local;
 use super::symbolize::Settings;
+use super::unpacked::{Making, Unpacked};
 
 /// Copying more than this takes long.
 const SLOW_COPY_BYTES: u64 = 128 << 20;
@@ -79,12 +80,18 @@ enum Reason {
 pub(crate) struct Kept {
     room: Vec<Room>,
     folder: Option<LinkFolder>,
+    making: Vec<Making>,
 }
 
 impl Kept {
     fn copy(&mut self, bytes: u64) -> Result<(), LoadError> {
         self.room.push(Room::take(bytes).ok_or(LoadError::TooMuch)?);
         Ok(())
+    }
+
+    /// Keeps what the reader has unpacked, once it has loaded all: the next one need not.
+    pub(crate) fn keep_unpacked(&mut self) {
+        self.making.drain(..).for_each(Making::keep);
     }
 }
 
@@ -173,7 +180,9 @@ impl Material {
         contents: &Contents,
         (settings, user): (&Settings, Option<u32>),
     ) -> Result<(), LoadError> {
-        let unpack = self.lines;
+        // What is nobody's but root's, read by who has read nothing else.
+        let unpacked = settings.unpacked.as_ref().filter(|_| user.is_none());
+        let unpack = (self.lines, unpacked);
         let mut part = Part {
             main: Handed::new(file, (elf, unpack), trusted, &mut self.kept)?,
             common: None,
@@ -283,7 +292,7 @@ impl Handed {
     /// unpack it for itself.
     fn new(
         file: &File,
-        (elf, unpack): (&Elf, bool),
+        (elf, (unpack, unpacked_files)): (&Elf, (bool, Option<&Unpacked>)),
         trusted: bool,
         kept: &mut Kept,
     ) -> Result<Handed, LoadError> {
@@ -307,6 +316,10 @@ impl Handed {
                 .map_or(0, |sections| elf.unpacked_bytes(file, &sections)),
             false => 0,
         };
+        let keeps = unpacked_files.filter(|_| unpacked > 0 && !changes);
+        if let Some(file) = keeps.and_then(|files| files.find(&stat)) {
+            return Ok(Handed { file, copy: None });
+        }
         let unpacks = unpacked > 0 && kept.copy(len - copied + unpacked).is_ok();
         let reason = match (changes, unpacks) {
             (true, _) => Some(Reason::Changes),
@@ -315,7 +328,14 @@ impl Handed {
         };
         let make = |reason| -> io::Result<CopyInto> {
             let len = len + if unpacks { unpacked } else { 0 };
-            let into = empty(len, reason == Reason::Changes && fit_into_memory())?;
+            let into = match keeps.and_then(|files| files.make(&stat, len)) {
+                Some(making) => {
+                    let into = making.file().try_clone()?;
+                    kept.making.push(making);
+                    into
+                }
+                None => empty(len, reason == Reason::Changes && fit_into_memory())?,
+            };
             // What the file grows by meanwhile has no room.
             rustix::fs::ftruncate(&into, len)?;
             Ok(CopyInto { into, reason })
@@ -403,6 +423,11 @@ fn copy(file: &File, made: OwnedFd, len: u64) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 impl Handed {
+    /// Whether a copy of it is to be made first.
+    pub(crate) fn is_to_be_made(&self) -> bool {
+        self.copy.is_some()
+    }
+
     /// Gives another file to unpack it in; none if it is not to be unpacked.
     pub(crate) fn unpack_in(&mut self, other: OwnedFd) -> Option<()> {
         let copy = self.copy.as_mut();

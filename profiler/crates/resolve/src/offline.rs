@@ -18,6 +18,7 @@ use super::files::{TargetFile, is_trusted, open_trusted};
 use super::helper::{Client, Death, Found, Limits};
 use super::material::Material;
 use super::symbolize::{Answer, Settings};
+use super::unpacked::Unpacked;
 use profiler_model::{
     BuildId, Declared, FrameId, Function, FunctionId, ModuleId, ModuleKind, Tables,
 };
@@ -110,6 +111,7 @@ pub fn symbolize_offline(
             inlines: options.inlines,
             large_bytes: u64::MAX,
             patience: Duration::MAX,
+            unpacked: Unpacked::of_user(),
         };
         let mut files: Vec<TargetFile> = paths
             .iter()
@@ -273,13 +275,14 @@ fn ask(
     bias: u64,
 ) -> Option<Vec<Found>> {
     let mut material = Material::gather(file, settings, true, u64::MAX).ok()?;
-    let _kept = material.take_kept();
+    let mut kept = material.take_kept();
     let until = Instant::now() + PATIENCE;
     let gave_up = |death: Death| {
         log::warn!("{}: no names could be had ({death:?})", file.path);
     };
     let loaded = client.load(material, until).map_err(gave_up).ok()?;
     let (number, _) = loaded.ok()?;
+    kept.keep_unpacked();
     let mut found = Vec::with_capacity(addresses.len());
     for some in addresses.chunks(MAX_ADDRESSES) {
         let more = client.find(number, some, bias, until);

@@ -32,6 +32,7 @@ use super::material::{Kept, Material};
 use super::owners::{Effort, Owners, Work};
 use super::patience::within;
 use super::turns::{READERS, Turn, Turns};
+use super::unpacked::Unpacked;
 use super::warnings::warn_once;
 use profiler_model::UnknownReason;
 
@@ -177,6 +178,8 @@ pub(super) struct Settings {
     pub(super) large_bytes: u64,
     /// How long one request may take before its file is given up; on the second thread 8 times that.
     pub(super) patience: Duration,
+    /// Where unpacked files are kept.
+    pub(super) unpacked: Option<Unpacked>,
 }
 
 /// One symbolizing thread.
@@ -667,11 +670,14 @@ impl Worker {
         self.gathered += worked;
         let loaded = match gathered {
             Ok(mut material) => {
-                let kept = material.take_kept();
+                let mut kept = material.take_kept();
                 if material.has_debug_info && !self.debug.iter().any(|(known, _)| is(known, file)) {
                     self.debug.push((Arc::downgrade(file), true));
                 }
                 let loaded = self.client.load(material, until)?;
+                if loaded.is_ok() {
+                    kept.keep_unpacked();
+                }
                 loaded.map(|(number, cost)| Loaded {
                     number,
                     cost,

@@ -106,6 +106,7 @@ pub(super) fn settings() -> Settings {
         inlines: true,
         large_bytes: u64::MAX,
         patience: Duration::from_secs(60),
+        unpacked: None,
     }
 }
 

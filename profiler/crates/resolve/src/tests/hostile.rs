@@ -339,15 +339,55 @@ fn packed_sections_are_unpacked_as_far_as_there_is_room() {
     }
 }
 
-/// A disk that is full where a file is to be unpacked: its readers unpack it themselves.
+/// A file that only root can change is unpacked for the first who reads it; the next one is given what was made of it, and says
+/// the same. Of what others can change nothing is kept.
 #[test]
-fn without_room_to_unpack_names_are_the_same() {
-    let dir = TempDir::new("room");
-    // With the macros of all headers, so that most of it is packed.
+fn what_was_unpacked_once_is_unpacked() {
+    let dir = TempDir::new("once");
+    let program = packed_program(&dir);
+    let code = offset_of(&program, "inner");
+    let own = Arc::new(Root::own().unwrap());
+    let kept = dir.path("kept");
+    let settings = || Settings {
+        unpacked: Some(Unpacked::at(&kept, "boot", 1 << 30)),
+        ..apart::settings()
+    };
+    let read = || {
+        let (file, stat) = files::open_trusted(&program).unwrap();
+        let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own), true);
+        let bias = target.elf.as_ref().unwrap().code_bias();
+        let material = material::Material::gather(&target, &settings(), true, u64::MAX);
+        let mut material = material.unwrap();
+        let mut parts = material.take_kept();
+        let main = &material.parts.last().unwrap().main;
+        let made = main.is_to_be_made();
+        let mut loaded = loaded::Loaded::new(material, helper::Place::Shared).unwrap();
+        parts.keep_unpacked();
+        (made, loaded.look_up(code + bias, bias, false).0)
+    };
+    let files = || std::fs::read_dir(&kept).map_or(0, Iterator::count);
+    let (made, first) = read();
+    assert!(made && matches!(first, Answer::Lines(_)), "{first:?}");
+    assert_eq!(files(), 1);
+    assert_eq!(read(), (false, first.clone()));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&program, mode).unwrap();
+    assert_eq!((read(), files()), ((true, first), 1));
+}
+
+/// With the macros of all headers, so that most of it is packed.
+fn packed_program(dir: &TempDir) -> PathBuf {
     let headers = ["stdlib.h", "pthread.h", "sys/socket.h", "elf.h", "signal.h"];
     let included = headers.iter().flat_map(|header| ["-include", header]);
     let flags: Vec<&str> = ["-gz=zlib", "-g3"].into_iter().chain(included).collect();
-    let program = build(&dir, "program", &flags);
+    build(dir, "program", &flags)
+}
+
+/// A disk that is full where a file is to be unpacked: its readers unpack it themselves.
+#[test]
+fn without_room_to_unpack_names_are_the_same() {
+    let dir = TempDir::new("room-to-unpack");
+    let program = packed_program(&dir);
     let code = offset_of(&program, "inner");
     let (file, stat) = files::open_trusted(&program).unwrap();
     let own = Arc::new(Root::own().unwrap());
