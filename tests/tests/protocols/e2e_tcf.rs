@@ -340,11 +340,12 @@ fn kernel_frames_on_request() -> Outcome {
     let without = profile(false)?;
     assert!(without.samples > 20);
     assert!(without.addresses.iter().all(|&address| address < KERNEL));
-    // It pauses between its calls, and on a busy machine what that takes is more than a twentieth of its time.
-    let (whole, called) = (without.inclusive("reader"), without.inclusive("read_zeros"));
+    // It pauses between its calls, which takes more than a twentieth of its time on a busy machine.
+    let whole = without.inclusive("reader");
+    let called = without.inclusive("read_zeros") + without.inclusive("clock_nanosleep");
     let all = without.samples;
     assert!(
-        whole * 20 >= all * 19 && called * 10 >= all * 8,
+        whole * 20 >= all * 19 && called * 20 >= all * 19,
         "{called} and {whole} of {all}"
     );
     assert!(with.addresses.iter().any(|&address| address >= KERNEL));

@@ -7,13 +7,14 @@
 //! What does not belong here: which file it is asked of (`debug_files`), whom its time is charged to (`symbolize`).
 
 use std::fs::File;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
 use rustc_hash::FxHashMap;
 use rustix::fs::SeekFrom;
 
+use super::locks::lock;
 use profiler_object::elf::read_up_to;
 
 /// Most bytes that are read of a file.
@@ -33,7 +34,7 @@ static KNOWN: Mutex<Option<FxHashMap<Identity, Option<u32>>>> = Mutex::new(None)
 /// The checksum of a file; none if that takes too long.
 pub(super) fn checksum_of(file: &File) -> Option<u32> {
     let before = identity_of(file)?;
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || lock(&KNOWN);
     if let Some(sum) = known().get_or_insert_default().get(&before) {
         return *sum;
     }

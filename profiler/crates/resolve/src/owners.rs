@@ -8,11 +8,12 @@
 //!
 //! What does not belong here: what a file is given up for (`symbolize`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use super::locks::lock;
 use super::warnings::warn_once;
 
 /// How much time may be lost over one user's files.
@@ -132,7 +133,7 @@ impl Work {
     }
 
     fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

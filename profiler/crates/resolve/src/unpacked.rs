@@ -10,22 +10,19 @@
 //!
 //! What does not belong here: unpacking (`loaded`), which files are worth it (`material`).
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use profiler_object::elf::Elf;
-use profiler_unwind::cache::folder::{directory_of_user, open_directory};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
+use profiler_unwind::cache::folder::{self, directory_of_user, open_directory};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::copies::has_room;
 
 /// Most bytes of all of them.
 const LIMIT_BYTES: u64 = 256 << 20;
-/// Most entries of the directory that are looked at.
-const MAX_FILES: usize = 1 << 12;
 
 /// The directory.
 #[derive(Clone, Debug)]
@@ -81,23 +78,13 @@ impl Unpacked {
     /// What an earlier reader made of a file.
     pub(crate) fn find(&self, stat: &Stat) -> Option<OwnedFd> {
         let directory = open_directory(&self.directory).ok()?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let name = self.name_of(stat);
-        let file = rustix::fs::openat(&directory, name, flags, Mode::empty()).ok()?;
+        let file = folder::open(&directory, &self.name_of(stat))?;
         let found = rustix::fs::fstat(&file).ok()?;
         let is_ours = found.st_uid == rustix::process::geteuid().as_raw()
             && FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
             && found.st_mode & 0o022 == 0;
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: rustix::fs::UTIME_NOW,
-        };
         // Those that are not used go first.
-        let used = Timestamps {
-            last_access: now,
-            last_modification: now,
-        };
-        let _ = rustix::fs::futimens(&file, &used);
+        folder::used(&file);
         is_ours.then_some(file)
     }
 
@@ -122,33 +109,18 @@ impl Unpacked {
 
     /// Makes room in the directory: all of other boots goes, and what is too much.
     fn tidy(&self, directory: &OwnedFd) {
-        let Ok(entries) = rustix::fs::Dir::read_from(directory) else {
+        let Ok(mut files) = folder::list(directory, |name| !name.starts_with(b".")) else {
             return;
         };
-        let mut files: Vec<(i64, u64, Box<CStr>)> = Vec::new();
-        for entry in entries.take(MAX_FILES).filter_map(Result::ok) {
-            let name = entry.file_name();
-            let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-            if let Ok(stat) = stat
-                && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            {
-                let is_of_this_boot = name.to_bytes().starts_with(self.boot.as_bytes());
-                let used = if is_of_this_boot {
-                    stat.st_mtime
-                } else {
-                    i64::MIN
-                };
-                files.push((used, stat.st_size as u64, name.into()));
-            }
-        }
-        files.sort_unstable();
+        let is_of_this_boot = |name: &CStr| name.to_bytes().starts_with(self.boot.as_bytes());
         let mut bytes: u64 = files.iter().map(|(_, len, _)| len).sum();
-        for (used, len, name) in &files {
-            if *used != i64::MIN && bytes <= self.limit_bytes {
+        // What goes at any rate comes first.
+        files.sort_by_key(|(used, _, name)| (is_of_this_boot(name), *used));
+        for (_, len, name) in &files {
+            if is_of_this_boot(name) && bytes <= self.limit_bytes {
                 break;
             }
-            let name = OsStr::from_bytes(name.to_bytes());
-            if rustix::fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
+            if rustix::fs::unlinkat(directory, &**name, AtFlags::empty()).is_ok() {
                 bytes -= len;
             }
         }

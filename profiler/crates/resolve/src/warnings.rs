@@ -8,9 +8,11 @@
 
 use std::fmt::Arguments;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::locks::lock;
 
 /// Different lines of one kind.
 const MOST: usize = 50;
@@ -20,7 +22,7 @@ static SAID: Mutex<Option<Said>> = Mutex::new(None);
 /// Says a line of some kind: what its text begins with, or is about.
 pub fn warn_once(kind: &'static str, line: Arguments<'_>) {
     let line = line.to_string();
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut said = lock(&SAID);
     let how = said.get_or_insert_default().take(kind, &line);
     drop(said);
     match how {

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::AtFlags;
 
 use self::folder::{UNFINISHED, directory_of_user, list, open_directory, read, write};
 pub use self::format::{decode, encode};
@@ -217,24 +217,14 @@ impl Cache {
 
     fn find(&mut self, name: &str) -> Option<(Table, BuildReport)> {
         let directory = self.directory.as_deref()?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?;
+        let file = folder::open(directory, name)?;
         let found = read(file.as_fd(), self.limit_bytes).and_then(|bytes| decode(&bytes));
         if found.is_none() {
             self.counts.damaged += 1;
             let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
             return None;
         }
-        // The time of its last change says when it was used last.
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: rustix::fs::UTIME_NOW,
-        };
-        let times = Timestamps {
-            last_access: now,
-            last_modification: now,
-        };
-        let _ = rustix::fs::futimens(&file, &times);
+        folder::used(&file);
         found
     }
 
@@ -272,7 +262,9 @@ impl Cache {
         let Some(directory) = &self.directory else {
             return;
         };
-        let Ok(mut files) = list(directory) else {
+        let ends = [SUFFIX, UNFINISHED].map(str::as_bytes);
+        let is_ours = |name: &[u8]| ends.iter().any(|end| name.ends_with(end));
+        let Ok(mut files) = list(directory, is_ours) else {
             return;
         };
         files.sort_unstable();

@@ -24,10 +24,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ring::digest::{Context, SHA256};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::AtFlags;
 
 use super::{Kernel, KernelFiles, MAX_NAME_BYTES, MAX_SYMBOLS, Symbol, parse_symbol};
-use profiler_unwind::cache::folder::{CacheError, UNFINISHED, open_directory, read, write};
+use profiler_unwind::cache::folder::{CacheError, UNFINISHED, open, open_directory, read, write};
 
 /// What a file begins with. Another version of the format is another number.
 const MAGIC: &[u8; 8] = b"kernel\n\x01";
@@ -71,8 +71,7 @@ impl Kernel {
     /// Takes the symbols that were kept under this name, if they are there and sound.
     pub(super) fn take_kept(&mut self, folder: &Path, key: &str) -> Option<()> {
         let folder = open_directory(folder).ok()?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&folder, key, flags, Mode::empty()).ok()?;
+        let file = open(&folder, key)?;
         let bytes = read(file.as_fd(), MAX_BYTES)?;
         if self.decode(bytes).is_none() {
             // So that a sound one can take its place.

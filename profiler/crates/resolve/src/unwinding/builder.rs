@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::super::files::TargetFile;
 use super::apart::{Apart, GivenUp};
 use crate::by_user::ByUser;
+use crate::locks::lock;
 use crate::turns::{READERS, Turns};
 use crate::warnings::warn_once;
 use profiler_unwind::Table;
@@ -94,7 +95,7 @@ struct Waiting {
 
 impl Waiting {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// The next job; `None` when there will be no more, no job if there was none for so long.

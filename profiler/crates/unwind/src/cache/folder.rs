@@ -10,9 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-
-use super::SUFFIX;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 
 /// How the name of a file ends that is being written.
 pub const UNFINISHED: &str = ".new";
@@ -70,6 +68,25 @@ fn is_ours(stat: &rustix::fs::Stat) -> bool {
     stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0
 }
 
+/// Opens what is there under a name, to be read; whose it is has not been looked at.
+pub fn open(directory: &OwnedFd, name: &str) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::empty()).ok()
+}
+
+/// Notes that a file was used: the time of its last change says when that was.
+pub fn used(file: impl AsFd) {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    let _ = rustix::fs::futimens(file, &times);
+}
+
 /// The bytes of an open file that is ours, if they are not more than `limit`.
 pub fn read(file: impl AsFd, limit: u64) -> Option<Vec<u8>> {
     let file = File::from(file.as_fd().try_clone_to_owned().ok()?);
@@ -101,14 +118,16 @@ pub fn write(directory: &OwnedFd, name: &str, bytes: &[u8]) -> rustix::io::Resul
     written
 }
 
-/// Time of the last use, length and name of all files that are ours.
-pub(super) fn list(directory: &OwnedFd) -> io::Result<Vec<(i64, u64, Box<std::ffi::CStr>)>> {
+/// Time of the last use, length and name of all files that such a name is meant for.
+pub fn list(
+    directory: &OwnedFd,
+    is_meant: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<(i64, u64, Box<std::ffi::CStr>)>> {
     let mut files = Vec::new();
     for entry in rustix::fs::Dir::read_from(directory)?.take(MAX_FILES) {
         let entry = entry?;
         let name = entry.file_name();
-        let bytes = name.to_bytes();
-        if !bytes.ends_with(SUFFIX.as_bytes()) && !bytes.ends_with(UNFINISHED.as_bytes()) {
+        if !is_meant(name.to_bytes()) {
             continue;
         }
         if let Ok(stat) = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
