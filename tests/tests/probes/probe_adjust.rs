@@ -561,14 +561,20 @@ fn quick_changes_lose_nothing() {
     assert!(skipped <= ticks / 500 + late / 4, "{skipped} of {ticks}");
 }
 
-/// Waits until each processor has ticked at the present period; one can be taken away for a while.
-fn when_all_have_ticked(probe: &mut Probe) -> Vec<Vec<Counters>> {
+/// The latest start of the events that a processor has ticked since.
+fn latest_start(counters: &[Vec<Counters>]) -> u64 {
+    counters[0].iter().map(|cpu| cpu.generation).max().unwrap()
+}
+
+/// Waits until each processor has ticked since a start of the events that is later than `earlier`; one can be taken
+/// away for a while, and until then what its counters say is of the period before.
+fn when_all_have_ticked(probe: &mut Probe, earlier: u64) -> Vec<Vec<Counters>> {
     let processors = std::thread::available_parallelism().unwrap().get();
     let end = Instant::now() + LIMIT;
     loop {
         record(probe, Duration::from_millis(50));
         let counters = probe.counters();
-        let ticking = counters[0].iter().filter(|cpu| cpu.last_due_ns > 0);
+        let ticking = counters[0].iter().filter(|cpu| cpu.generation > earlier);
         if ticking.count() >= processors {
             return counters;
         }
@@ -597,8 +603,9 @@ fn ticks_that_are_skipped_are_told_at_any_period() {
     let mut out = Vec::new();
     for hz in [999, 9999, 4999] {
         let wanted = sampling(hz, &[workload.pid()]);
+        let earlier = latest_start(&probe.counters());
         probe.adjust(Some(&wanted)).unwrap();
-        let first = when_all_have_ticked(&mut probe);
+        let first = when_all_have_ticked(&mut probe, earlier);
         record_cpu_time(&mut probe, &[&workload], Duration::from_millis(700));
         let last = probe.counters();
         let period_ns = NS_PER_SECOND / hz;

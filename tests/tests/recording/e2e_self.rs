@@ -4,7 +4,6 @@
 //! many ticks of 4,999 Hz, whatever else runs; beside it a chain burns CPU time, which is always there. The stacks of its
 //! beginning have an end that is known as well: nothing calls `_start`.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +15,12 @@ use profiler_tests::setting::{LIMIT, Setting, profiler};
 use profiler_tests::skip::skip;
 use rustix::process::Signal;
 use serde_json::Value;
+
+/// Ticks a second.
+const HZ: &str = "4999";
+
+/// Samples of a process from its exec to its name, at most: 10 ms of CPU time at [`HZ`].
+const UNNAMED: usize = 50;
 
 /// What was recorded, and by whom.
 struct Recorded {
@@ -45,7 +50,7 @@ fn threads_of(pid: u32) -> Result<Vec<(u32, String)>, Box<dyn std::error::Error>
 
 /// Records the whole machine while a chain runs.
 fn record(setting: &Setting, flags: &[&str]) -> Result<Recorded, Box<dyn std::error::Error>> {
-    let mut arguments = vec!["-a", "-F", "4999"];
+    let mut arguments = vec!["-a", "-F", HZ];
     arguments.extend(flags);
     let program = setting.workload("chain.c")?;
     let recorder = setting.start_recording(&arguments)?;
@@ -124,16 +129,21 @@ fn it_is_there_by_name_unless_a_report_leaves_it_out() -> Outcome {
     let has = |rows: &[(u64, String)], pid| rows.iter().any(|(of, _)| *of == u64::from(pid));
     assert!(has(&all, own) && has(&all, chain), "{all:?}");
     assert!(!has(&others, own) && has(&others, chain), "{others:?}");
-    // So are the processes that it runs for itself, which are called so for most of their time.
+    // So are the processes that it runs for itself, which are called so when they have been linked: that takes 2 ms. One that
+    // ends by then has no name of its own.
     let left_out = all.iter().filter(|row| !others.contains(row));
     let (own, helpers): (Vec<_>, Vec<_>) = left_out.partition(|(pid, _)| *pid == u64::from(own));
     assert!(!own.is_empty());
-    let of_helpers: BTreeSet<u64> = helpers.iter().map(|(pid, _)| *pid).collect();
-    let named = helpers
-        .iter()
-        .filter(|(_, name)| name.starts_with("profiler-"));
-    let named: BTreeSet<u64> = named.map(|(pid, _)| *pid).collect();
-    assert!(!named.is_empty() && named == of_helpers, "{helpers:?}");
+    let is_named = |name: &str| name.starts_with("profiler-");
+    assert!(
+        helpers.iter().any(|(_, name)| is_named(name)),
+        "{helpers:?}"
+    );
+    for (pid, _) in helpers.iter().filter(|(_, name)| !is_named(name)) {
+        let mut samples = recording.of_pid(u32::try_from(*pid)?);
+        samples.retain(|sample| !is_named(&sample.thread));
+        assert!(samples.len() <= UNNAMED, "{} of {helpers:?}", samples.len());
+    }
     Ok(())
 }
 
