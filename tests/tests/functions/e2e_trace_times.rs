@@ -23,7 +23,8 @@ fn durations_are_within_what_the_program_measures() -> Outcome {
     for returns in ["auto", "ret-insn", "uretprobe"] {
         let run = Session::of(&setting, &program)
             .arguments(&["1"])
-            .record(&["--trace", "walk_*", "--returns", returns, "--no-samples"])
+            .record(&["--trace", "walk_*", "--returns", returns])
+            .record(&["--budget", "off", "--no-samples"])
             .probed(&["walk_outer", "walk_middle", "walk_leaf"])
             .run()?;
         run.unharmed()?;
@@ -189,7 +190,8 @@ fn samples_beside_calls() -> Outcome {
     for returns in ["uretprobe", "auto", "ret-insn"] {
         let run = Session::of(&setting, &program)
             .arguments(&["1"])
-            .record(&["--trace", "walk_*", "--returns", returns, "-F", "4999"])
+            .record(&["--trace", "walk_*", "--returns", returns])
+            .record(&["--budget", "off", "-F", "4999"])
             .probed(&["walk_outer", "walk_middle", "walk_leaf"])
             .run()?;
         run.unharmed()?;

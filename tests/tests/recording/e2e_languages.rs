@@ -361,7 +361,7 @@ fn check(setting: &Setting, language: &Language, program: &Path) -> Outcome {
     shares(setting, language.functions)?;
 
     let traced = language.functions.map(|name| format!("main:{name}"));
-    let mut arguments = vec!["--no-samples"];
+    let mut arguments = vec!["--budget", "off", "--no-samples"];
     for name in &traced {
         arguments.extend(["--trace", name.as_str()]);
     }

@@ -218,8 +218,9 @@ fn migrating_thread() -> Outcome {
     let workload = setting.workload("migrate.c")?;
     // A rate that no other recording has: ticks of one rate keep step, and what follows those of the one is never hit by those of
     // the other.
-    let (ended, recording) =
-        setting.record(&["-F", "4871", "--", &workload.to_string_lossy(), "2000"])?;
+    let workload = workload.to_string_lossy();
+    let command = [&UNDISTURBED[..], &[&workload, "2000"]].concat();
+    let (ended, recording) = setting.record(&[&["-F", "4871", "--"], &command[..]].concat())?;
     let truth = ended.json()?;
     let samples = recording.of_process("migrate");
     assert!(samples.is_sorted_by_key(|sample| sample.at_ns));
