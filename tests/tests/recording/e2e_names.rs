@@ -6,8 +6,10 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use profiler_tests::Outcome;
+use profiler_tests::process::burnt;
 use profiler_tests::recording::{Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::{amount, at_least, share};
@@ -627,7 +629,10 @@ fn a_program_is_traced_by_what_it_was_called_as() -> Outcome {
         name.is_ok_and(|name| name.trim_end() == "called-as")
     })?;
     let pid = running.pid().to_string();
-    setting.record(&[&trace[..], &["-d", "1", "-p", &pid]].concat())?;
+    let recorder = setting.start_recording(&[&trace[..], &["-p", &pid]].concat())?;
+    burnt(running.pid(), Duration::from_millis(300))?;
+    recorder.signal(Signal::INT)?;
+    recorder.end(LIMIT)?.success()?;
     running.signal(Signal::TERM)?;
     running.end(LIMIT)?;
     assert!(calls(&setting)? > 10);
