@@ -15,7 +15,7 @@ use profiler_tests::process::{Running, status};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, How, prepared};
 use profiler_wire::bytefrog::{Configuration, HqMessage};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::e2e_bytefrog_shared::*;
 
@@ -339,11 +339,16 @@ fn connections_that_break() -> Outcome {
         let mut running = counting.stream(&address, &[], "160", "5000")?;
         let mut hq = Deaf::accept(&listener)?;
         counting.wait_for(20, &mut running)?;
+        let command = child_of(running.pid())?;
         if pauses {
             // A pause has a process of its own to end it.
-            let command = child_of(running.pid())?;
             hq.order(HqMessage::Pause)?;
-            running.wait_until("a pause", LIMIT, |_| is_stopped(command))?;
+        } else {
+            // Else it might have ended before anything breaks.
+            signal(command, Signal::STOP)?;
+        }
+        running.wait_until("a pause", LIMIT, |_| is_stopped(command))?;
+        if pauses {
             counting.stands_still();
         }
         let held = held_by(running.pid())?;
@@ -362,10 +367,23 @@ fn connections_that_break() -> Outcome {
                 Some(hq)
             }
         };
+        if !pauses {
+            running.wait_until("a word of it", LIMIT, |running| {
+                running
+                    .stderr_so_far()
+                    .is_ok_and(|said| said.contains("HQ"))
+            })?;
+            signal(command, Signal::CONT)?;
+        }
         broken_off(running, &held, &format!("{how}, paused: {pauses}"))?;
         drop(kept);
     }
     Ok(())
+}
+
+fn signal(pid: u32, signal: Signal) -> Result<(), Box<dyn Error>> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or("no process")?;
+    Ok(rustix::process::kill_process(pid, signal)?)
 }
 
 fn broken_off(running: Running, held: &Held, what: &str) -> Outcome {

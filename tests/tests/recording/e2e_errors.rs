@@ -458,18 +458,22 @@ fn waits_on_a_full_disk() -> Outcome {
     let disk = setting.path("disk");
     fs::create_dir(&disk)?;
     let chain = setting.workload("chain.c")?;
+    let naps = setting.workload("naps.c")?;
+    // Of these only: how many more threads there are is the machine's business, and what is kept of them has to fit.
     let script = format!(
-        "mount -t tmpfs -o size=96k none {disk} || exit 9
-         {chain} 3000 &
-         sleep 60 &
-         {profiler} record -a --wall -F 4999 -d 2 -o {disk}/x.cap
+        "mount -t tmpfs -o size=64k none {disk} || exit 9
+         {chain} 60000 & chain=$!
+         {naps} 100000 300 100 & naps=$!
+         sleep 60 & sleep=$!
+         {profiler} record -p $chain -p $naps -p $sleep --wall -F 4999 -d 2 -o {disk}/x.cap
          status=$?
-         kill $!
+         kill $chain $naps $sleep
          cp {disk}/x.cap kept.cap
          wait
          exit $status",
         disk = disk.display(),
         chain = chain.display(),
+        naps = naps.display(),
         profiler = setting.profiler_path().display()
     );
     let ended = among_own_mounts(&setting, &script)?.expect_status(1)?;
