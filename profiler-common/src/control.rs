@@ -122,6 +122,8 @@ pub struct Counters {
     /// Clock ticks that never reached the program although the timer ran on time: the kernel
     /// skipped the program because another BPF program was running on this processor.
     pub skipped: u64,
+    /// Of these, the ones while one thread was not switched at all.
+    pub skipped_surely: u64,
     /// Clock ticks that were due while the processor took no timer interrupt (interrupts off, or
     /// a hypervisor ran something else): no thread could be sampled then.
     pub late: u64,
@@ -131,10 +133,12 @@ pub struct Counters {
     pub last_due_ns: u64,
     /// Clocks only: 1 if the last tick found the processor idle.
     pub last_idle: u64,
+    /// Clocks only: what ran at the last tick, and how often it had been switched; 0: that is not known.
+    pub last_turn: u64,
     /// Tracepoints only: hits since the last sample.
     pub since_sample: u64,
     /// Adjustable sources only: [`Adjusted::generation`] at the last tick.
     pub generation: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 112);
+const _: () = assert!(size_of::<Counters>() == 128);

@@ -499,6 +499,10 @@ pub static UNWIND_COPIES: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static UNWIND_STEPS: Global<u32> = Global::new(0);
 
+/// Where `task_struct` has how often a thread gave up its processor, and behind it how often it was taken off; 0: not known.
+#[unsafe(no_mangle)]
+pub static TASK_SWITCHES: Global<u32> = Global::new(0);
+
 /// How registers of user space are found in the kernel: a `REGISTERS_*`.
 #[unsafe(no_mangle)]
 pub static USER_REGISTERS: Global<u8> = Global::new(unwind::REGISTERS_NONE);

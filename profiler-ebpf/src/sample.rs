@@ -7,7 +7,8 @@ use core::{ffi::c_void, ptr::addr_of_mut};
 
 use aya_ebpf::{
     helpers::{
-        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_current_task,
+        bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel,
     },
     programs::PerfEventContext,
 };
@@ -22,8 +23,8 @@ use profiler_common::{
 use crate::{
     cgroup, emit, filter,
     maps::{
-        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, PERIODS, Scratch, UNWIND, UNWIND_PROOF,
-        USER_STACKS,
+        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, PERIODS, Scratch, TASK_SWITCHES, UNWIND,
+        UNWIND_PROOF, USER_STACKS,
     },
     proof,
     record::{self, Wanted},
@@ -108,7 +109,7 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
         }
     }
     if tick_ns != 0 {
-        note_tick(counters, now, tick_ns, tid == 0);
+        note_tick(counters, now, tick_ns, tid);
     }
     if tid == 0 {
         counters.idle += 1;
@@ -244,14 +245,17 @@ fn wants_kernel_stacks() -> bool {
 /// skipped because a BPF program was running, the timer itself was on time, and so is this tick. If
 /// the processor took no interrupts, this tick is late, by any fraction of a period. A processor
 /// that was idle before or is idle now was so, for all one knows, in between (a hypervisor may let
-/// the clock of an idle processor wait): nothing that ran was missed.
+/// the clock of an idle processor wait): nothing that ran was missed. Nor is a processor that was not
+/// idle at either one known to have had something to run in between, but where one thread ran all along.
 #[inline(always)]
-fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, idle: bool) {
+fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
     // How far from its due time a tick may be and still count as on time.
     let slack = tick_ns / 16;
     let gap = now.saturating_sub(counters.last_due_ns);
-    let was_idle = counters.last_idle != 0;
-    counters.last_idle = u64::from(idle);
+    let (was_idle, last_turn) = (counters.last_idle != 0, counters.last_turn);
+    let (is_idle, turn) = (tid == 0, turn(tid));
+    counters.last_idle = u64::from(is_idle);
+    counters.last_turn = turn;
     // The usual case, and the first tick ever, without a division.
     if counters.last_due_ns == 0 || gap <= tick_ns + slack {
         counters.last_due_ns = now;
@@ -259,11 +263,34 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, idle: bool) {
     }
     let periods = (gap + slack) / tick_ns;
     let on_time = gap + slack - periods * tick_ns <= 2 * slack;
-    if on_time && !idle && !was_idle && periods <= MOST_SKIPPED + 1 {
+    if on_time && !is_idle && !was_idle && periods <= MOST_SKIPPED + 1 {
         counters.last_due_ns = now;
         counters.skipped += periods - 1;
+        if turn != 0 && turn == last_turn {
+            counters.skipped_surely += periods - 1;
+        }
     } else {
         counters.last_due_ns += periods * tick_ns;
         counters.late += periods - 1;
+    }
+}
+
+/// The current thread, and how often it has been switched; 0 if that is not known, or it is the idle one.
+#[inline(always)]
+fn turn(tid: u32) -> u64 {
+    let offset = TASK_SWITCHES.load();
+    if offset == 0 || tid == 0 {
+        return 0;
+    }
+    // SAFETY: reading kernel memory fails where there is none.
+    let switches = unsafe {
+        let at = bpf_get_current_task() + u64::from(offset);
+        bpf_probe_read_kernel(at as *const [u64; 2])
+    };
+    match switches {
+        Ok([by_itself, by_others]) => {
+            u64::from(tid) << 32 | u64::from(by_itself.wrapping_add(by_others) as u32)
+        }
+        Err(_) => 0,
     }
 }

@@ -30,7 +30,7 @@ use super::{
     cgroups::CgroupSettings,
     children::Children,
     interpreters::InterpreterSettings,
-    memory, sys,
+    memory, offsets, sys,
     unwind::{self, UnwindOptions},
     waits::WaitSettings,
     watched,
@@ -104,6 +104,8 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
 
     let walk_frames = walk_frames();
     let unwind = unwind::Globals::new(settings.unwind, settings.user_stacks);
+    let has_clock = periods.iter().any(|period| *period != 0);
+    let task_switches = if has_clock { offsets::of_switches() } else { 0 };
     let mut loader = loader();
     loader
         .override_global("FILTER", &kinds, true)
@@ -112,6 +114,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .override_global("KERNEL_WALK_FRAMES", &walk_frames, true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
         .override_global("PERIODS", &periods, true)
+        .override_global("TASK_SWITCHES", &task_switches, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries("RINGS", settings.possible_cpus)
         .map_max_entries("WATCHED", if wants_tasks { WATCHED_TASKS } else { 1 })

@@ -14,11 +14,13 @@
 //! - The kernel side counts a tick as skipped if the next one that arrives is on time, a whole number of
 //!   periods after the last: then the timer ran in between, and only the program did not. Ticks missing
 //!   before one that is late are not losses: the processor took no interrupts (it had been taken away by
-//!   a hypervisor, was offline, slept), so nothing ran that could have been sampled. But a late tick is
-//!   on time by chance once in eight times, and on an idle machine most are late: hypervisors let the
-//!   clocks of idle processors wait, and what wakes one is sampled next.
+//!   a hypervisor, was offline, slept), so nothing ran that could have been sampled. But where clocks do not tick
+//!   while a processor is idle, as on some virtual machines, nothing was skipped before it woke; and a late tick is
+//!   on time by chance once in eight times. So where few of the ticks arrived that were due while a processor was
+//!   idle, only those count between which one thread ran without being switched. There may have been more.
 //! - No more ticks can have been skipped than were due while the processor had something to run, by
-//!   the kernel's account of idle and stolen time, and did not arrive.
+//!   the kernel's account of idle and stolen time, and did not arrive. That account takes what interrupts of an idle
+//!   processor need, these clocks' own most of all, for something that ran.
 //!
 //! Whom the filter does not want loses nothing: of the skipped ticks so large a part counts as of those that
 //! came.
@@ -89,8 +91,8 @@ struct Baseline {
 }
 
 impl Baseline {
-    /// How many ticks of a source can have been skipped since then, if its period is known.
-    fn most_skipped(
+    /// How many ticks of a source were skipped since then, by what the kernel side saw and by its idle time.
+    fn skipped(
         &self,
         source: usize,
         seen: &Counters,
@@ -107,7 +109,12 @@ impl Baseline {
         let busy = |counters: &Counters| counters.ticks.saturating_sub(counters.idle);
         let arrived = busy(seen).saturating_sub(busy(before));
         let missing = busy_ns.div_ceil(period_ns).saturating_sub(arrived);
-        Some(before.skipped + missing)
+        let idle = seen.idle.saturating_sub(before.idle);
+        let by_times = match idle.saturating_mul(2) >= idle_ns.div_ceil(period_ns) {
+            true => seen.skipped.saturating_sub(before.skipped),
+            false => seen.skipped_surely.saturating_sub(before.skipped_surely),
+        };
+        Some(by_times.min(missing))
     }
 }
 
@@ -217,11 +224,13 @@ impl LossMeter {
         let mut skipped = 0;
         for (source, seen) in seen.iter().enumerate() {
             let period_ns = account.periods_ns.get(source).copied().unwrap_or(0);
-            let most = baseline
-                .as_ref()
-                .zip(idle_ns)
-                .and_then(|(before, idle)| before.most_skipped(source, seen, period_ns, idle, now));
-            skipped += wanted(seen, seen.skipped.min(most.unwrap_or(u64::MAX)));
+            let since = baseline.as_ref().zip(idle_ns);
+            let since = since.and_then(|(before, idle)| {
+                let settled = before.counters.get(source)?.skipped;
+                let more = before.skipped(source, seen, period_ns, idle, now)?;
+                Some(settled + wanted(seen, more))
+            });
+            skipped += since.unwrap_or_else(|| wanted(seen, seen.skipped));
         }
         skipped
     }
@@ -395,7 +404,9 @@ mod tests {
         };
         // Idle, and its clock waited for most of the time: three ticks hit what woke it.
         check_skipped(ticks(20, 17, 35), 970, 0);
-        check_skipped(ticks(3, 0, 35), 960, 1);
+        check_skipped(ticks(3, 0, 35), 960, 0);
+        // More than half of the ticks when it was idle came, which the account of idle time makes fewer.
+        check_skipped(ticks(63, 60, 35), 960, 1);
         // Busy all the time: what the kernel side says.
         check_skipped(ticks(90, 0, 10), 0, 10);
         check_skipped(ticks(90, 0, 4), 0, 4);
@@ -405,13 +416,32 @@ mod tests {
         check_skipped(ticks(90, 0, 4), 5000, 0);
     }
 
+    /// A processor whose clock does not tick while it is idle: what is before the tick that woke it was not skipped.
+    #[test]
+    fn clocks_that_stand_still_skip_nothing() {
+        let ticks = |idle, skipped_surely| Counters {
+            ticks: 40 + idle,
+            idle,
+            skipped: 50,
+            skipped_surely,
+            ..Counters::default()
+        };
+        check_skipped(ticks(0, 0), 500, 0);
+        check_skipped(ticks(0, 7), 500, 7);
+        // Never more than there was time for.
+        check_skipped(ticks(0, 30), 500, 10);
+        check_skipped(ticks(24, 7), 500, 7);
+        check_skipped(ticks(25, 7), 500, 10);
+    }
+
     #[test]
     fn a_change_of_the_period_settles_what_was_estimated() {
         const MS: u64 = 1_000_000;
         let mut meter = LossMeter::new(Timestamp(0), &[Some(0)]);
-        let mut told = |at_ms: u64, period_ms: u64, idle_ms: u64, ticks, skipped, rebase| {
+        let mut told = |at_ms: u64, period_ms: u64, idle_ms: u64, busy: u64, skipped, rebase| {
             let counters = Counters {
-                ticks,
+                ticks: busy + idle_ms,
+                idle: idle_ms,
                 skipped,
                 ..Counters::default()
             };

@@ -132,6 +132,18 @@ pub(super) fn of_walks() -> ([u32; walk::OFFSETS], u8) {
     (offsets, registers)
 }
 
+/// Where it is counted how often a thread gave up its processor and, behind it, was taken off, as `TASK_SWITCHES`; 0: not known.
+pub(super) fn of_switches() -> u32 {
+    let Ok(btf) = Btf::of_kernel() else {
+        return 0;
+    };
+    let member = |name| btf.member("task_struct", name);
+    match (member("nvcsw"), member("nivcsw")) {
+        (Some(first), Some(second)) if second == first + 8 => first,
+        _ => 0,
+    }
+}
+
 /// What is read for cgroups of a hierarchy, as `CGROUP_OFFSETS`.
 pub(super) fn of_cgroups(version: &Version) -> Result<[u32; OFFSETS], OffsetError> {
     if matches!(version, Version::One { controllers } if controllers.is_empty()) {
