@@ -27,6 +27,7 @@ pub mod skip;
 pub mod statistics;
 pub mod stolen;
 pub mod tcf_channel;
+pub mod timer;
 pub mod tracefs;
 pub mod tracing;
 pub mod undisturbed;

@@ -16,6 +16,7 @@ use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::Recording;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
+use profiler_tests::timer::{Judged, judged};
 use profiler_tests::tracefs::Tracefs;
 use rustix::process::Signal;
 
@@ -277,39 +278,6 @@ fn two_profilers_record_what_one_does() -> Outcome {
     Ok(())
 }
 
-/// How often the clock's timer ran while `workload` had a processor, as perf counts it, while that was recorded; how many
-/// samples of it there are; and how many are said to be missing.
-fn timer_and_samples(
-    setting: &Setting,
-    workload: &[&str],
-) -> Result<(u64, u64, u64), Box<dyn std::error::Error>> {
-    let symbols = fs::read_to_string("/proc/kallsyms")?;
-    let is_timer = |of: &str| of.ends_with(" perf_swevent_hrtimer");
-    let mut symbols = symbols.lines().filter_map(|line| line.split_once(' '));
-    let timer = symbols.find(|(_, of)| is_timer(of));
-    let (address, _) = timer.ok_or("no address of the clock's timer")?;
-    let name = workload[0].rsplit('/').next().unwrap_or_default();
-    let ran = format!("function == 0x{address} && comm == \"{name}\"");
-    let profiler = setting.profiler_path().to_string_lossy();
-    // A rate that keeps step with nothing else.
-    let record = ["record", "-F", "4871", "--force", "-o", "judged.cap", "--"];
-    let mut command = Tracefs::Mounted.command();
-    command
-        .args(["perf", "stat", "-a", "-x", ","])
-        .args(["-e", "timer:hrtimer_expire_entry", "--filter", &ran, "--"])
-        .arg(&*profiler)
-        .args(record)
-        .args(workload)
-        .current_dir(setting.folder());
-    let ended = run(&mut command, setting.folder(), "perf", LIMIT)?.success()?;
-    let counted = |line: &str| line.split(',').next()?.parse().ok();
-    let counted = ended.stderr.lines().rev().find_map(counted);
-    let recording = Recording::read(&setting.path("judged.cap"))?;
-    let missing = recording.lost.values().sum();
-    let samples = recording.of_process(name).len() as u64;
-    Ok((counted.ok_or("perf counted nothing")?, samples, missing))
-}
-
 /// Ticks that the kernel skips leave no trace but the time between two that it does not: what is said of them is an estimate.
 #[test]
 fn as_much_is_said_to_be_missing_as_perf_counts() -> Outcome {
@@ -323,23 +291,28 @@ fn as_much_is_said_to_be_missing_as_perf_counts() -> Outcome {
     let naps = setting.workload("naps.c")?;
     // Of what is missing it is said what is sure, and no more but for one in a hundred; before the first tick and behind the
     // last one perf may count some more.
-    let check = |what: &str, (timer, samples, said): (u64, u64, u64)| {
+    let check = |command: &[&str]| -> Result<u64, Box<dyn std::error::Error>> {
+        let Judged {
+            recording, ticks, ..
+        } = judged(&setting, "4871", command)?;
+        let name = command[0].rsplit('/').next().unwrap_or_default();
+        let said = recording.lost.values().sum();
+        let samples = recording.of_process(name).len() as u64;
         let told =
-            format!("{what}: {samples} samples, {said} said to be missing, perf counts {timer}");
+            format!("{name}: {samples} samples, {said} said to be missing, perf counts {ticks}");
         eprintln!("{told}");
-        let missing = timer.saturating_sub(samples);
-        let some = timer / 100 + 5;
+        let missing = ticks.saturating_sub(samples);
+        let some = ticks / 100 + 5;
         match (missing / 10..=missing + some).contains(&said) {
-            true => Ok(()),
-            false => Err(told),
+            true => Ok(said),
+            false => Err(told.into()),
         }
     };
     // Few are skipped, but each processor is idle for half of the time, and the clocks of some do not tick then.
     let nap = || setting.start("naps", Command::new(&naps).args(["100000", "340", "8"]));
     let napping = [nap()?, nap()?];
-    let found = timer_and_samples(&setting, &[&migrate, "1500"])?;
+    check(&[&migrate, "1500"])?;
     drop(napping);
-    check("hops", found)?;
     // A program of another recording runs at each system call, and whatever ticks then is skipped.
     let other = [
         "-a",
@@ -356,11 +329,10 @@ fn as_much_is_said_to_be_missing_as_perf_counts() -> Outcome {
         "bs=1",
         "count=2000000",
     ];
-    let found = timer_and_samples(&setting, &calls)?;
+    let said = check(&calls)?;
     other.signal(Signal::INT)?;
     other.end(LIMIT)?;
-    check("system calls", found)?;
-    assert!(found.2 > 0, "no tick was skipped");
+    assert!(said > 0, "no tick was skipped");
     Ok(())
 }
 

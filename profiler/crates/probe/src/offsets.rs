@@ -278,6 +278,7 @@ mod tests {
             unified.iter().all(|offset| *offset < 1 << 16),
             "{unified:?}"
         );
+        assert!(of_switches() > 0);
     }
 
     #[test]
