@@ -131,9 +131,7 @@ pub struct Counters {
     pub unfollowed: u64,
     /// Clocks only: when the last tick was due.
     pub last_due_ns: u64,
-    /// Clocks only: 1 if the last tick found the processor idle.
-    pub last_idle: u64,
-    /// Clocks only: what ran at the last tick, and how often it had been switched; 0: that is not known.
+    /// Clocks only: what ran at the last tick, and how often it had been switched; 0: nothing did, 1: that is not known.
     pub last_turn: u64,
     /// Tracepoints only: hits since the last sample.
     pub since_sample: u64,
@@ -141,4 +139,4 @@ pub struct Counters {
     pub generation: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 128);
+const _: () = assert!(size_of::<Counters>() == 120);

@@ -138,6 +138,11 @@ pub static WAKE_BYTES: Global<u64> = Global::new(2048);
 #[unsafe(no_mangle)]
 pub static PERIODS: [Global<u64>; MAX_SOURCES] = [const { Global::new(0) }; MAX_SOURCES];
 
+/// For clocks: where the kernel's structure of a task has how often it gave up its processor, and behind that how often it was
+/// taken off; 0: not known.
+#[unsafe(no_mangle)]
+pub static TASK_SWITCHES_OFFSET: Global<u32> = Global::new(0);
+
 /// Where the kernel's structure of a task has its id.
 #[unsafe(no_mangle)]
 pub static TASK_PID_OFFSET: Global<u32> = Global::new(0);
@@ -498,10 +503,6 @@ pub static UNWIND_COPIES: Global<u32> = Global::new(0);
 /// Most steps of walks beyond `MAX_FRAMES` per second and processor.
 #[unsafe(no_mangle)]
 pub static UNWIND_STEPS: Global<u32> = Global::new(0);
-
-/// Where `task_struct` has how often a thread gave up its processor, and behind it how often it was taken off; 0: not known.
-#[unsafe(no_mangle)]
-pub static TASK_SWITCHES: Global<u32> = Global::new(0);
 
 /// How registers of user space are found in the kernel: a `REGISTERS_*`.
 #[unsafe(no_mangle)]

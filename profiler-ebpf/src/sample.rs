@@ -23,7 +23,7 @@ use profiler_common::{
 use crate::{
     cgroup, emit, filter,
     maps::{
-        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, PERIODS, Scratch, TASK_SWITCHES, UNWIND,
+        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, PERIODS, Scratch, TASK_SWITCHES_OFFSET, UNWIND,
         UNWIND_PROOF, USER_STACKS,
     },
     proof,
@@ -36,6 +36,11 @@ const HEAD_BYTES: usize = size_of::<SampleHead>();
 /// Ticks missing in a row that are still taken for skipped ones. Other BPF programs are short, so a
 /// longer gap has another cause (the processor was taken away, went offline, slept).
 const MOST_SKIPPED: u64 = 16;
+
+/// What `Counters::last_turn` is of a processor that has nothing to run.
+const TURN_IDLE: u64 = 0;
+/// Something runs; how often it has been switched is not known.
+const TURN_UNKNOWN: u64 = 1;
 
 /// A perf event has overflowed.
 #[inline(always)]
@@ -252,9 +257,7 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
     // How far from its due time a tick may be and still count as on time.
     let slack = tick_ns / 16;
     let gap = now.saturating_sub(counters.last_due_ns);
-    let (was_idle, last_turn) = (counters.last_idle != 0, counters.last_turn);
-    let (is_idle, turn) = (tid == 0, turn(tid));
-    counters.last_idle = u64::from(is_idle);
+    let (last_turn, turn) = (counters.last_turn, turn(tid));
     counters.last_turn = turn;
     // The usual case, and the first tick ever, without a division.
     if counters.last_due_ns == 0 || gap <= tick_ns + slack {
@@ -263,10 +266,10 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
     }
     let periods = (gap + slack) / tick_ns;
     let on_time = gap + slack - periods * tick_ns <= 2 * slack;
-    if on_time && !is_idle && !was_idle && periods <= MOST_SKIPPED + 1 {
+    if on_time && turn != TURN_IDLE && last_turn != TURN_IDLE && periods <= MOST_SKIPPED + 1 {
         counters.last_due_ns = now;
         counters.skipped += periods - 1;
-        if turn != 0 && turn == last_turn {
+        if turn != TURN_UNKNOWN && turn == last_turn {
             counters.skipped_surely += periods - 1;
         }
     } else {
@@ -275,12 +278,15 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
     }
 }
 
-/// The current thread, and how often it has been switched; 0 if that is not known, or it is the idle one.
+/// The current thread, and how often it has been switched; or a `TURN_*`, which is less.
 #[inline(always)]
 fn turn(tid: u32) -> u64 {
-    let offset = TASK_SWITCHES.load();
-    if offset == 0 || tid == 0 {
-        return 0;
+    if tid == 0 {
+        return TURN_IDLE;
+    }
+    let offset = TASK_SWITCHES_OFFSET.load();
+    if offset == 0 {
+        return TURN_UNKNOWN;
     }
     // SAFETY: reading kernel memory fails where there is none.
     let switches = unsafe {
@@ -291,6 +297,6 @@ fn turn(tid: u32) -> u64 {
         Ok([by_itself, by_others]) => {
             u64::from(tid) << 32 | u64::from(by_itself.wrapping_add(by_others) as u32)
         }
-        Err(_) => 0,
+        Err(_) => TURN_UNKNOWN,
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .override_global("KERNEL_WALK_FRAMES", &walk_frames, true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
         .override_global("PERIODS", &periods, true)
-        .override_global("TASK_SWITCHES", &task_switches, true)
+        .override_global("TASK_SWITCHES_OFFSET", &task_switches, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries("RINGS", settings.possible_cpus)
         .map_max_entries("WATCHED", if wants_tasks { WATCHED_TASKS } else { 1 })

@@ -91,7 +91,8 @@ struct Baseline {
 }
 
 impl Baseline {
-    /// How many ticks of a source were skipped since then, by what the kernel side saw and by its idle time.
+    /// How many ticks of a source were skipped: those that were settled then, and since then as many as both estimates have, if
+    /// its period is known.
     fn skipped(
         &self,
         source: usize,
@@ -114,7 +115,7 @@ impl Baseline {
             true => seen.skipped.saturating_sub(before.skipped),
             false => seen.skipped_surely.saturating_sub(before.skipped_surely),
         };
-        Some(by_times.min(missing))
+        Some(before.skipped + wanted(seen, by_times.min(missing)))
     }
 }
 
@@ -224,13 +225,11 @@ impl LossMeter {
         let mut skipped = 0;
         for (source, seen) in seen.iter().enumerate() {
             let period_ns = account.periods_ns.get(source).copied().unwrap_or(0);
-            let since = baseline.as_ref().zip(idle_ns);
-            let since = since.and_then(|(before, idle)| {
-                let settled = before.counters.get(source)?.skipped;
-                let more = before.skipped(source, seen, period_ns, idle, now)?;
-                Some(settled + wanted(seen, more))
-            });
-            skipped += since.unwrap_or_else(|| wanted(seen, seen.skipped));
+            let known = baseline
+                .as_ref()
+                .zip(idle_ns)
+                .and_then(|(before, idle)| before.skipped(source, seen, period_ns, idle, now));
+            skipped += known.unwrap_or_else(|| wanted(seen, seen.skipped));
         }
         skipped
     }

@@ -132,7 +132,7 @@ pub(super) fn of_walks() -> ([u32; walk::OFFSETS], u8) {
     (offsets, registers)
 }
 
-/// Where it is counted how often a thread gave up its processor and, behind it, was taken off, as `TASK_SWITCHES`; 0: not known.
+/// Where it is counted how often a thread gave up its processor and, behind it, was taken off, as `TASK_SWITCHES_OFFSET`; 0: not known.
 pub(super) fn of_switches() -> u32 {
     let Ok(btf) = Btf::of_kernel() else {
         return 0;
