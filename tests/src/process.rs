@@ -57,6 +57,12 @@ pub fn burnt(pid: u32, more: Duration) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends a process a signal.
+pub fn send_signal(pid: u32, signal: Signal) -> io::Result<()> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or_else(|| io::Error::other("process id 0"))?;
+    Ok(kill_process(pid, signal)?)
+}
+
 /// A command that runs.
 pub struct Running {
     child: Child,
@@ -125,9 +131,7 @@ impl Running {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed())
-            .ok_or_else(|| io::Error::other("process id 0"))?;
-        Ok(kill_process(pid, signal)?)
+        send_signal(self.pid(), signal)
     }
 
     /// Waits until a condition holds, while it runs.

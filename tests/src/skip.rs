@@ -6,6 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::process::Command;
 
 /// Says that `test` was skipped, and why.
 pub fn skip(test: &str, reason: &str) {
@@ -21,6 +22,15 @@ pub fn skip(test: &str, reason: &str) {
     if let Err(error) = written {
         panic!("failed to log a skip in {}: {error}", path.display());
     }
+}
+
+/// Whether `test` has a tool that says its version; says so if not.
+pub fn has(test: &str, tool: &str) -> bool {
+    let is_there = Command::new(tool).arg("--version").output().is_ok();
+    if !is_there {
+        skip(test, &format!("{tool} is not installed"));
+    }
+    is_there
 }
 
 /// Whether `test` may load kernel-side programs; says so if not.

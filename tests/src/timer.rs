@@ -8,18 +8,27 @@ use std::error::Error;
 use std::fs;
 
 use crate::process::{Ended, run};
-use crate::recording::Recording;
+use crate::recording::{Recording, Sample};
 use crate::setting::{LIMIT, Setting};
 use crate::tracefs::Tracefs;
 
 /// What was recorded, and what perf counted.
 pub struct Judged {
+    /// What the program's threads are called.
+    pub name: String,
     /// The recording.
     pub recording: Recording,
     /// How often the timer ran while a thread of the program's name had a processor.
     pub ticks: u64,
     /// How the program ended, and what it wrote.
     pub ended: Ended,
+}
+
+impl Judged {
+    /// Samples of the program.
+    pub fn samples(&self) -> Vec<&Sample> {
+        self.recording.of_process(&self.name)
+    }
 }
 
 /// Records a command at so many ticks a second. Its threads keep the name of its file.
@@ -47,6 +56,7 @@ pub fn judged(setting: &Setting, hz: &str, command: &[&str]) -> Result<Judged, B
     let count = |line: &str| line.split(',').next()?.parse().ok();
     let ticks = ended.stderr.lines().rev().find_map(count);
     Ok(Judged {
+        name: name.to_owned(),
         recording: Recording::read(&setting.path("judged.cap"))?,
         ticks: ticks.ok_or("perf counted nothing")?,
         ended,

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::leftovers::{self, Marks};
 use super::{COMMAND_LIMIT, Root, missing, run};
+use crate::process::send_signal;
 use crate::setting::Setting;
 use crate::skip::skip;
 use crate::undisturbed::leave_undisturbed;
@@ -203,9 +204,7 @@ impl Contained {
     }
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pid = Pid::from_raw(self.pid.cast_signed())
-            .ok_or_else(|| io::Error::other("process id 0"))?;
-        Ok(kill_process(pid, signal)?)
+        send_signal(self.pid, signal)
     }
 }
 

@@ -12,7 +12,7 @@ use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
-use profiler_tests::skip::skip;
+use profiler_tests::skip;
 use profiler_tests::tracing::{Build, Code, Edge, How, Live, Run, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
 
@@ -122,8 +122,7 @@ fn what_runs_copies_of_code_is_let_alone() -> Outcome {
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        skip(test, "valgrind is not installed");
+    if !skip::has(test, "valgrind") {
         return Ok(());
     }
     // Named, it is refused.

@@ -17,7 +17,7 @@ use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{
     Held, held_by, keepers_of, wait_until_ended, wait_until_gone,
 };
-use profiler_tests::process::{Ended, Running, status};
+use profiler_tests::process::{Ended, Running, send_signal, status};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Code, Edge, How, Live, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
@@ -335,9 +335,8 @@ fn the_process_that_holds_links_goes_last() -> Outcome {
     };
     let live = start(&setting, &program)?;
     let (held, keeper) = held(&live.recorder)?;
-    let id = rustix::process::Pid::from_raw(keeper.cast_signed()).ok_or("no process")?;
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
-        rustix::process::kill_process(id, signal)?;
+        send_signal(keeper, signal)?;
     }
     let status = std::fs::read_to_string(format!("/proc/{keeper}/status"))?;
     for line in [
@@ -349,7 +348,7 @@ fn the_process_that_holds_links_goes_last() -> Outcome {
     }
     std::thread::sleep(Duration::from_millis(300));
     assert!(is_probed(live.program.pid(), &program)?);
-    rustix::process::kill_process(id, Signal::KILL)?;
+    send_signal(keeper, Signal::KILL)?;
     let asked = Instant::now();
     live.recorder.signal(Signal::INT)?;
     let recorder = ends_soon(live.recorder, asked)?.success()?;

@@ -337,8 +337,7 @@ fn without_spaces(text: &str) -> String {
 #[test]
 fn names_and_types_are_those_of_gdb() {
     let test = "names_and_types_are_those_of_gdb";
-    if Command::new("gdb").arg("--version").output().is_err() {
-        profiler_tests::skip::skip(test, "gdb is not installed");
+    if !profiler_tests::skip::has(test, "gdb") {
         return;
     }
     for (build, path) in built(test, |build| {

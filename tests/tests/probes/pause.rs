@@ -14,8 +14,12 @@ use std::time::{Duration, Instant};
 
 use profiler_model::Pid;
 use profiler_target::pause::{Pause, PauseError, PauseTargets};
-use profiler_tests::{process::own_test, skip::skip, workload};
-use rustix::process::{Signal, kill_process};
+use profiler_tests::{
+    process::{own_test, send_signal},
+    skip::skip,
+    workload,
+};
+use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(100);
 
@@ -101,11 +105,6 @@ impl Drop for Counting {
     }
 }
 
-fn signal(pid: u32, signal: Signal) {
-    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
 fn state(pid: u32) -> char {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let state = stat.rsplit_once(") ").unwrap().1;
@@ -181,7 +180,7 @@ fn what_others_had_stopped_stays_stopped() {
         Counting::start("stopped", &["1", "2"]),
         Counting::start("running", &["1", "2"]),
     );
-    signal(stopped.pid(), Signal::STOP);
+    send_signal(stopped.pid(), Signal::STOP).unwrap();
     while !stopped.stands_still() {}
     let targets = PauseTargets::Processes(vec![Pid(stopped.pid()), Pid(running.pid())]);
     let pause = Pause::begin(targets).unwrap();
@@ -190,7 +189,7 @@ fn what_others_had_stopped_stays_stopped() {
     running.wait_until_running();
     assert!(stopped.stands_still());
     assert_eq!(state(stopped.pid()), 'T');
-    signal(stopped.pid(), Signal::CONT);
+    send_signal(stopped.pid(), Signal::CONT).unwrap();
     stopped.wait_until_running();
 }
 

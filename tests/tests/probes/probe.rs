@@ -315,10 +315,9 @@ fn another_busy_program_leaves_no_hole() {
     ))
     .unwrap();
     let mut probe = Probe::attach(clock(Filter::default())).unwrap();
-    // Each processor has had its first tick after this.
-    record(&mut probe, Duration::from_millis(50));
     let runs = |probe: &Probe| probe.counters()[0].iter().map(|cpu| cpu.ticks).sum::<u64>();
-    let (start, before, first) = (Instant::now(), runs(&other), probe.counters());
+    let first = when_all(&mut probe, |cpu| cpu.last_due_ns > 0);
+    let (start, before) = (Instant::now(), runs(&other));
     let mut events = record(&mut probe, Duration::from_millis(2000));
     let (elapsed, after, last) = (start.elapsed(), runs(&other), probe.counters());
     let rate = (after - before) as f64 / elapsed.as_secs_f64();

@@ -28,9 +28,6 @@ use profiler_tests::skip::{emulated, privileged, skip};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// For what has no other end.
-const LIMIT: Duration = Duration::from_secs(60);
-
 fn options() -> ProbeOptions {
     ProbeOptions {
         hierarchy: None,
@@ -566,22 +563,6 @@ fn latest_start(counters: &[Vec<Counters>]) -> u64 {
     counters[0].iter().map(|cpu| cpu.generation).max().unwrap()
 }
 
-/// Waits until each processor has ticked since a start of the events that is later than `earlier`; one can be taken
-/// away for a while, and until then what its counters say is of the period before.
-fn when_all_have_ticked(probe: &mut Probe, earlier: u64) -> Vec<Vec<Counters>> {
-    let processors = std::thread::available_parallelism().unwrap().get();
-    let end = Instant::now() + LIMIT;
-    loop {
-        record(probe, Duration::from_millis(50));
-        let counters = probe.counters();
-        let ticking = counters[0].iter().filter(|cpu| cpu.generation > earlier);
-        if ticking.count() >= processors {
-            return counters;
-        }
-        assert!(Instant::now() < end, "a processor does not tick");
-    }
-}
-
 #[test]
 fn ticks_that_are_skipped_are_told_at_any_period() {
     if !privileged("ticks_that_are_skipped_are_told_at_any_period") {
@@ -605,7 +586,7 @@ fn ticks_that_are_skipped_are_told_at_any_period() {
         let wanted = sampling(hz, &[workload.pid()]);
         let earlier = latest_start(&probe.counters());
         probe.adjust(Some(&wanted)).unwrap();
-        let first = when_all_have_ticked(&mut probe, earlier);
+        let first = when_all(&mut probe, |cpu| cpu.generation > earlier);
         record_cpu_time(&mut probe, &[&workload], Duration::from_millis(700));
         let last = probe.counters();
         let period_ns = NS_PER_SECOND / hz;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{Held, held_by, is_helper, wait_until_gone};
-use profiler_tests::process::{Running, status};
+use profiler_tests::process::{Running, send_signal, status};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, How, prepared};
 use profiler_wire::bytefrog::{Configuration, HqMessage};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use crate::e2e_bytefrog_shared::*;
 
@@ -345,12 +345,10 @@ fn connections_that_break() -> Outcome {
             hq.order(HqMessage::Pause)?;
         } else {
             // Else it might have ended before anything breaks.
-            signal(command, Signal::STOP)?;
+            send_signal(command, Signal::STOP)?;
         }
         running.wait_until("a pause", LIMIT, |_| is_stopped(command))?;
-        if pauses {
-            counting.stands_still();
-        }
+        counting.stands_still();
         let held = held_by(running.pid())?;
         // What was not read makes a reset of a close.
         let kept = match how {
@@ -373,17 +371,12 @@ fn connections_that_break() -> Outcome {
                     .stderr_so_far()
                     .is_ok_and(|said| said.contains("HQ"))
             })?;
-            signal(command, Signal::CONT)?;
+            send_signal(command, Signal::CONT)?;
         }
         broken_off(running, &held, &format!("{how}, paused: {pauses}"))?;
         drop(kept);
     }
     Ok(())
-}
-
-fn signal(pid: u32, signal: Signal) -> Result<(), Box<dyn Error>> {
-    let pid = Pid::from_raw(pid.cast_signed()).ok_or("no process")?;
-    Ok(rustix::process::kill_process(pid, signal)?)
 }
 
 fn broken_off(running: Running, held: &Held, what: &str) -> Outcome {

@@ -11,9 +11,9 @@ use profiler_tests::Outcome;
 use profiler_tests::process::Ended;
 use profiler_tests::recording::{Recording, Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
-use profiler_tests::skip::skip;
+use profiler_tests::skip::{self, skip};
 use profiler_tests::statistics::{amount, at_least, share};
-use profiler_tests::timer::{Judged, judged};
+use profiler_tests::timer::judged;
 
 /// Eleven children, one after the other, all with the same id: the kernel frees a task when its id is another
 /// one's already. All of their CPU time is there, as that of eleven lives.
@@ -131,18 +131,18 @@ fn short_lived_children_have_names() -> Outcome {
 /// every sample in user mode is attributed to the program.
 #[test]
 fn fork_storm_adds_up() -> Outcome {
-    let Some(setting) = Setting::new("e2e_processes::fork_storm_adds_up")? else {
+    let test = "e2e_processes::fork_storm_adds_up";
+    let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
+    if !skip::has(test, "perf") {
+        return Ok(());
+    }
     let storm = setting.workload("fork_storm.c")?;
     let program = storm.to_string_lossy().into_owned();
-    let Judged {
-        recording,
-        ticks,
-        ended,
-    } = judged(&setting, "4999", &[&program, "1000", "5", "500"])?;
-    let truth = ended.json()?;
-    let samples = recording.of_process("fork_storm");
+    let judged = judged(&setting, "4999", &[&program, "1000", "5", "500"])?;
+    let (recording, ticks, samples) = (&judged.recording, judged.ticks, judged.samples());
+    let truth = judged.ended.json()?;
     let cpu_ns = truth["cpu_ns"].as_u64().ok_or("no truth")?;
     let children = truth["children"].as_u64().ok_or("no truth")?;
     assert_eq!(children, 5_000);

@@ -2,15 +2,19 @@
 //!
 //! Oracle of shares: each leaf's samples are binomial with the share of CPU time that the workload
 //! itself measured, within four standard deviations. Oracle of chains: exact, for every sample that
-//! has the leaf. Oracle of amounts: weights add up to the CPU time used, within 3 %.
+//! has the leaf. Oracle of amounts: weights add up to the CPU time used, within 3 %. Oracle of what is missing: perf's count of
+//! the clock's timer.
 
 use std::process::Command;
 
 use profiler_tests::Outcome;
 use profiler_tests::recording::{Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip;
 use profiler_tests::statistics::{amount, at_least, share};
+use profiler_tests::timer::judged;
 use profiler_tests::undisturbed::UNDISTURBED;
+use rustix::process::Signal;
 
 const LEAVES: [&str; 3] = ["leaf_a", "leaf_b", "leaf_c"];
 
@@ -212,7 +216,7 @@ fn migrating_thread() -> Outcome {
         return Ok(());
     };
     if std::thread::available_parallelism()?.get() < 2 {
-        profiler_tests::skip::skip(test, "needs two processors");
+        skip::skip(test, "needs two processors");
         return Ok(());
     }
     let workload = setting.workload("migrate.c")?;
@@ -243,6 +247,64 @@ fn migrating_thread() -> Outcome {
             0.05,
         )?;
     }
+    Ok(())
+}
+
+/// Ticks that the kernel skips leave no trace but the time between two that it does not: what is said of them is an estimate.
+#[test]
+fn as_much_is_said_to_be_missing_as_perf_counts() -> Outcome {
+    let test = "e2e_shares::as_much_is_said_to_be_missing_as_perf_counts";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    if !skip::has(test, "perf") {
+        return Ok(());
+    }
+    let migrate = setting.workload("migrate.c")?.display().to_string();
+    let naps = setting.workload("naps.c")?;
+    // Of what is missing it is said what is sure, and no more but for one in a hundred; before the first tick and behind the
+    // last one perf may count some more.
+    let check = |command: &[&str]| -> Result<u64, Box<dyn std::error::Error>> {
+        let judged = judged(&setting, "4871", command)?;
+        let (ticks, samples) = (judged.ticks, judged.samples().len() as u64);
+        let said = judged.recording.lost.values().sum();
+        let told = format!(
+            "{}: {samples} samples, {said} said to be missing, perf counts {ticks}",
+            judged.name
+        );
+        eprintln!("{told}");
+        let missing = ticks.saturating_sub(samples);
+        let some = ticks / 100 + 5;
+        match (missing / 10..=missing + some).contains(&said) {
+            true => Ok(said),
+            false => Err(told.into()),
+        }
+    };
+    // Few are skipped, but each processor is idle for half of the time, and the clocks of some do not tick then.
+    let nap = || setting.start("naps", Command::new(&naps).args(["100000", "340", "8"]));
+    let napping = [nap()?, nap()?];
+    check(&[&migrate, "1500"])?;
+    drop(napping);
+    // A program of another recording runs at each system call, and whatever ticks then is skipped.
+    let other = [
+        "-a",
+        "-e",
+        "raw_syscalls:sys_enter",
+        "--period",
+        "1000000000",
+    ];
+    let other = setting.start_recording(&other)?;
+    let calls = [
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=1",
+        "count=2000000",
+    ];
+    let said = check(&calls)?;
+    other.signal(Signal::INT)?;
+    other.end(LIMIT)?;
+    assert!(said > 0, "no tick was skipped");
     Ok(())
 }
 

@@ -15,10 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use profiler_common::control::Counters;
 use profiler_model::LostReason;
 use profiler_model::raw::{RawBody, RawEvent, RawSample};
 use profiler_probe::Probe;
 use profiler_tests::process::own_test;
+
+/// For what has no other end.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A workload that ends with the test.
 pub struct Workload {
@@ -108,6 +112,21 @@ pub fn record_to_the_end(probe: &mut Probe, workload: &mut Workload) -> Vec<RawE
     }
     out.extend(record(probe, Duration::from_millis(20)));
     out
+}
+
+/// Drains until the counters of each processor's clock are so. One may be taken away for a while, or have a clock that stands
+/// still while it is idle; until it has ticked again its counters are of the time before.
+pub fn when_all(probe: &mut Probe, are_so: impl Fn(&Counters) -> bool) -> Vec<Vec<Counters>> {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let end = Instant::now() + LIMIT;
+    loop {
+        record(probe, Duration::from_millis(50));
+        let counters = probe.counters();
+        if counters[0].iter().filter(|cpu| are_so(cpu)).count() >= processors {
+            return counters;
+        }
+        assert!(Instant::now() < end, "a processor does not tick");
+    }
 }
 
 pub fn samples(events: &[RawEvent]) -> impl Iterator<Item = (&RawEvent, &RawSample)> {

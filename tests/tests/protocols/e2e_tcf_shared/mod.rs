@@ -18,10 +18,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use profiler_tests::kernel_objects::{Held, held_by};
-use profiler_tests::process::{Ended, Running};
+use profiler_tests::process::{Ended, Running, send_signal};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use serde_json::Value;
 
 pub(crate) type Failure = Box<dyn Error>;
@@ -257,8 +257,7 @@ impl Talking {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Failure> {
-        let pid = Pid::from_raw(self.pid().cast_signed()).ok_or("no pid")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
+        Ok(send_signal(self.pid(), signal)?)
     }
 
     /// Whether it still runs.
