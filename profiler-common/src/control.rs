@@ -122,7 +122,7 @@ pub struct Counters {
     /// Clock ticks that never reached the program although the timer ran on time: the kernel
     /// skipped the program because another BPF program was running on this processor.
     pub skipped: u64,
-    /// Of these, the ones while one thread was not switched at all.
+    /// Of these, the ones while a thread that the filter wants was not switched at all.
     pub skipped_surely: u64,
     /// Clock ticks that were due while the processor took no timer interrupt (interrupts off, or
     /// a hypervisor ran something else): no thread could be sampled then.

@@ -113,9 +113,10 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
             weight = tick_ns;
         }
     }
-    if tick_ns != 0 {
-        note_tick(counters, now, tick_ns, tid);
-    }
+    let skipped_surely = match tick_ns {
+        0 => 0,
+        _ => note_tick(counters, now, tick_ns, tid),
+    };
     if tid == 0 {
         counters.idle += 1;
         return 0;
@@ -135,6 +136,7 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
             }
         }
     }
+    counters.skipped_surely += skipped_surely;
     let Some(scratch) = record::claim() else {
         counters.nested += 1;
         return 0;
@@ -244,7 +246,8 @@ fn wants_kernel_stacks() -> bool {
     }
 }
 
-/// Finds the clock ticks that are missing between the last one and `now`.
+/// Finds the clock ticks that are missing between the last one and `now`. Returns how many of those that were
+/// skipped were so, surely, while the current thread ran.
 ///
 /// The timer keeps its phase: ticks are due on a grid of whole periods. If ticks in between were
 /// skipped because a BPF program was running, the timer itself was on time, and so is this tick. If
@@ -253,7 +256,7 @@ fn wants_kernel_stacks() -> bool {
 /// the clock of an idle processor wait): nothing that ran was missed. Nor is a processor that was not
 /// idle at either one known to have had something to run in between, but where one thread ran all along.
 #[inline(always)]
-fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
+fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) -> u64 {
     // How far from its due time a tick may be and still count as on time.
     let slack = tick_ns / 16;
     let gap = now.saturating_sub(counters.last_due_ns);
@@ -262,7 +265,7 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
     // The usual case, and the first tick ever, without a division.
     if counters.last_due_ns == 0 || gap <= tick_ns + slack {
         counters.last_due_ns = now;
-        return;
+        return 0;
     }
     let periods = (gap + slack) / tick_ns;
     let on_time = gap + slack - periods * tick_ns <= 2 * slack;
@@ -270,12 +273,13 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, tid: u32) {
         counters.last_due_ns = now;
         counters.skipped += periods - 1;
         if turn != TURN_UNKNOWN && turn == last_turn {
-            counters.skipped_surely += periods - 1;
+            return periods - 1;
         }
     } else {
         counters.last_due_ns += periods * tick_ns;
         counters.late += periods - 1;
     }
+    0
 }
 
 /// The current thread, and how often it has been switched; or a `TURN_*`, which is less.

@@ -22,8 +22,8 @@
 //!   the kernel's account of idle and stolen time, and did not arrive. That account takes what interrupts of an idle
 //!   processor need, these clocks' own most of all, for something that ran.
 //!
-//! Whom the filter does not want loses nothing: of the skipped ticks so large a part counts as of those that
-//! came.
+//! Whom the filter does not want loses nothing. Of the skipped ticks those count between which a wanted thread ran
+//! without being switched, and no smaller a part than of those that came.
 //!
 //! When the period of an adjustable source changes, or it is stopped, what was lost so far is settled, and
 //! both estimates begin anew. The account of idle time has steps of 10 ms, which may fall on the wrong
@@ -111,11 +111,15 @@ impl Baseline {
         let arrived = busy(seen).saturating_sub(busy(before));
         let missing = busy_ns.div_ceil(period_ns).saturating_sub(arrived);
         let idle = seen.idle.saturating_sub(before.idle);
-        let by_times = match idle.saturating_mul(2) >= idle_ns.div_ceil(period_ns) {
-            true => seen.skipped.saturating_sub(before.skipped),
-            false => seen.skipped_surely.saturating_sub(before.skipped_surely),
+        let surely = seen.skipped_surely.saturating_sub(before.skipped_surely);
+        let of_wanted = match idle.saturating_mul(2) >= idle_ns.div_ceil(period_ns) {
+            true => {
+                let skipped = seen.skipped.saturating_sub(before.skipped);
+                surely.max(wanted(seen, skipped.min(missing)))
+            }
+            false => surely,
         };
-        Some(before.skipped + wanted(seen, by_times.min(missing)))
+        Some(before.skipped + of_wanted.min(missing))
     }
 }
 
@@ -431,6 +435,23 @@ mod tests {
         check_skipped(ticks(0, 30), 500, 10);
         check_skipped(ticks(24, 7), 500, 7);
         check_skipped(ticks(25, 7), 500, 10);
+    }
+
+    /// Beside programs that the filter does not want, and that let no other program of the kernel run: all that is
+    /// missing is of what it wants.
+    #[test]
+    fn what_a_wanted_thread_surely_missed_is_not_shared_with_others() {
+        let ticks = |skipped_surely| Counters {
+            ticks: 80,
+            filtered: 60,
+            skipped: 20,
+            skipped_surely,
+            ..Counters::default()
+        };
+        check_skipped(ticks(19), 0, 19);
+        check_skipped(ticks(2), 0, 5);
+        // Where there was no time for more.
+        check_skipped(ticks(19), 100, 10);
     }
 
     #[test]
