@@ -3,7 +3,9 @@
  * mostly in the kernel, below read_zeros.
  *
  * Usage: tcf_shares [PAUSE_MS]
- *   With a pause of each thread after every turn, for who wants threads, but not all of the machine.
+ *   With a pause of each thread after every turn, for who wants threads, but not all of the machine: of random
+ *   length as well, around that. With one length the turns of a few ms keep step with a sampler's clock for dozens of
+ *   turns, which hits the same leaf in all of them: shares were off by five standard deviations, perf's too.
  * First line of the output, before anything is burnt: {"tids": [..]}. For each line of the input one
  * with what was used so far, in nanoseconds of the threads' CPU time: {"threads": [{"leaf_a": NS,
  * "leaf_b": NS, "leaf_c": NS}, .., {"read_zeros": NS}]}. */
@@ -21,7 +23,7 @@ static _Atomic uint64_t took[THREADS][LEAVES];
 static _Atomic int stopped;
 static int tids[THREADS];
 static uint64_t ms;
-static struct timespec pause_between;
+static uint64_t pause_ns;
 static pthread_barrier_t ready;
 
 FUNCTION uint64_t leaf_a(uint64_t steps) { return spin(steps, 3); }
@@ -47,8 +49,11 @@ FUNCTION uint64_t outer_1(int leaf, uint64_t steps) {
     return result + 2;
 }
 
-static inline void pause_if_told(void) {
-    if (pause_between.tv_nsec) nanosleep(&pause_between, NULL);
+static inline void pause_if_told(uint64_t *random) {
+    struct timespec pause = {0};
+    if (!pause_ns) return;
+    pause.tv_nsec = (long)jitter(pause_ns, random);
+    nanosleep(&pause, NULL);
 }
 
 FUNCTION void *burn(void *argument) {
@@ -65,7 +70,7 @@ FUNCTION void *burn(void *argument) {
             volatile uint64_t sink = thread ? outer_1(leaf, steps) : outer_0(leaf, steps);
             (void)sink;
         }
-        pause_if_told();
+        pause_if_told(&random);
     }
     return NULL;
 }
@@ -93,6 +98,7 @@ FUNCTION long read_zeros(int file, char *memory, long size) {
 
 FUNCTION void *reader(void *argument) {
     static char memory[1 << 18];
+    uint64_t random = 1 + BURNERS;
     int file = open("/dev/zero", O_RDONLY);
     (void)argument;
     pthread_setname_np(pthread_self(), "reader");
@@ -102,7 +108,7 @@ FUNCTION void *reader(void *argument) {
         uint64_t from = thread_cpu_ns();
         if (read_zeros(file, memory, sizeof memory) < 0) _exit(1);
         took[BURNERS][0] += thread_cpu_ns() - from;
-        pause_if_told();
+        pause_if_told(&random);
     }
     return NULL;
 }
@@ -110,7 +116,7 @@ FUNCTION void *reader(void *argument) {
 int main(int argc, char **argv) {
     pthread_t threads[THREADS];
     char line[16];
-    if (argc > 1) pause_between.tv_nsec = atol(argv[1]) * 1000000;
+    if (argc > 1) pause_ns = strtoull(argv[1], NULL, 10) * 1000000;
     ms = steps_per_ms() / 10;
     pthread_barrier_init(&ready, NULL, THREADS + 1);
     for (long i = 0; i < THREADS; i++)
