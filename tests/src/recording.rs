@@ -9,7 +9,8 @@ use std::path::Path;
 
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{
-    ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Tables,
+    ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Symbol, Tables,
+    UnknownReason,
 };
 
 /// A capture in memory.
@@ -67,6 +68,8 @@ pub struct Frame {
     pub inlined: Vec<String>,
     /// Whether `name` is that of a function, not a place in a file.
     pub named: bool,
+    /// Why not.
+    pub unknown: Option<UnknownReason>,
     /// Path of the module.
     pub module: Option<String>,
 }
@@ -248,6 +251,10 @@ fn named(tables: &Tables, frame: FrameId) -> Frame {
             .map(|function| tables.string(function.name).to_owned())
             .collect(),
         named: tables.has_names(frame),
+        unknown: match tables.symbol(frame) {
+            Some(Symbol::Unknown(reason)) => Some(*reason),
+            _ => None,
+        },
         module: tables
             .frames
             .get(frame)

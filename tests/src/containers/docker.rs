@@ -140,10 +140,10 @@ impl Docker {
     /// Runs `docker` with these arguments; it must succeed. Gives its output without the last newline.
     pub fn command(&self, arguments: &[&str]) -> io::Result<String> {
         let mut command = self.docker(arguments);
-        Ok(run(&mut command, &self.folder, "docker")?
-            .stdout
-            .trim_end()
-            .to_owned())
+        let ended = run(&mut command, &self.folder, "docker")?;
+        // For whoever looks into a failure.
+        eprint!("{}", ended.stderr);
+        Ok(ended.stdout.trim_end().to_owned())
     }
 
     /// Makes an image of a container's files.

@@ -206,11 +206,19 @@ fn tid() -> i32 {
 
 /// Two threads that wake each other.
 fn handoff() {
+    // So few that all of them are recorded: of more the short ones are by chance.
+    let work = || {
+        let until = Instant::now() + Duration::from_micros(200);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    };
     let (to, from) = (channel::<()>(), channel::<()>());
     let (tell, told) = channel();
     let other = std::thread::spawn(move || {
         tell.send(tid().cast_unsigned()).unwrap();
         for () in to.1 {
+            work();
             from.0.send(()).unwrap();
         }
     });
@@ -222,6 +230,7 @@ fn handoff() {
     // Who gets a processor late finds that there is something to receive, and does not wait.
     while (0..2).any(|at| waited(&tids[at]) - before[at] < 100) {
         for _ in 0..100 {
+            work();
             to.0.send(()).unwrap();
             from.1.recv().unwrap();
         }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::recording::{Frame, Recording, Sample};
@@ -498,6 +499,31 @@ fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
         assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
         process.signal(Signal::KILL)?;
     }
+    Ok(())
+}
+
+/// While a silent server is waited for at the beginning, buffers are emptied: no stack is cut for want of room for its copy,
+/// which it needs until tables are there.
+#[test]
+fn stacks_are_whole_while_a_silent_server_is_waited_for() -> Outcome {
+    let test = "e2e_hostile::stacks_are_whole_while_a_silent_server_is_waited_for";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let Some(_server) = silent(&setting, test, "open")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    let busy = setting.start("busy", Command::new(chain).arg("60000"))?;
+    leave_undisturbed(busy.pid())?;
+    // Fewer than are copied in a second, and more than there is room for as long as it is waited for.
+    let (ended, recording) = setting.record(&["-v", "-a", "-F", "999", "-d", "1"])?;
+    let samples = recording.of_pid(busy.pid());
+    assert!(samples.len() > 300, "{} samples", samples.len());
+    let is_whole = |sample: &&&Sample| sample.user_end == StackEnd::Complete;
+    let whole = samples.iter().filter(is_whole).count();
+    at_least("whole stacks", whole, samples.len(), 0.99)
+        .map_err(|why| format!("{why}\n{}", ended.stderr))?;
     Ok(())
 }
 

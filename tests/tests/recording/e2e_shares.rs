@@ -69,7 +69,10 @@ fn check_chain(
             .iter()
             .filter(|sample| sample.chain().starts_with(&expected))
             .count();
-        at_least(&format!("chain of {leaf}"), exact, hits.len(), 0.999)?;
+        at_least(&format!("chain of {leaf}"), exact, hits.len(), 0.999).map_err(|why| {
+            let other = hits.iter().find(|s| !s.chain().starts_with(&expected));
+            format!("{why}; one of the others: {other:?}\n{}", ended.stderr)
+        })?;
         let inlined = hits
             .iter()
             .filter(|s| s.user[0].inlined.iter().any(|f| f.ends_with("spin")));

@@ -484,10 +484,11 @@ fn what_ran_before() -> Outcome {
     let running = setting.start("workload", Command::new(&path).args(["plain", "8000"]))?;
     let pid = running.pid().to_string();
     for target in [&["-p", &pid][..], &["-a"][..]] {
-        let words = [&["-F", RATE, "-d", "1"][..], target].concat();
-        let (_, recording) = setting.record(&words)?;
+        let words = [&["-v", "-F", RATE, "-d", "1"][..], target].concat();
+        let (ended, recording) = setting.record(&words)?;
         let samples = recording.of_pid(running.pid());
-        whole(&samples, &chain(&["main"])).map_err(|why| format!("{target:?}: {why}"))?;
+        whole(&samples, &chain(&["main"]))
+            .map_err(|why| format!("{target:?}: {why}\n{}", ended.stderr))?;
     }
     running.signal(rustix::process::Signal::KILL)?;
     Ok(())

@@ -66,11 +66,13 @@ impl Resolver {
         self.mapped.late.put_back(late);
     }
 
-    /// Waits so long at the most for files that are not open yet: for whoever has nothing else to do.
-    pub fn await_late_files(&mut self, patience: Duration) {
+    /// Waits so long at the most for files that are not open yet: for whoever has nothing else to do than what is
+    /// done meanwhile, again and again.
+    pub fn await_late_files(&mut self, patience: Duration, meanwhile: &mut dyn FnMut()) {
         let until = Instant::now() + patience;
         while self.awaits_files() && Instant::now() < until {
             std::thread::sleep(GLANCE);
+            meanwhile();
             self.notice_late_files();
         }
     }
@@ -141,7 +143,7 @@ impl Resolver {
     pub fn await_tables(&mut self, patience: Duration, out: &mut Vec<Batch>) {
         let patience = patience.min(PATIENCE);
         let until = Instant::now() + patience;
-        self.await_late_files(patience);
+        self.await_late_files(patience, &mut || ());
         loop {
             self.release_held(out);
             let mut opener = Opener {

@@ -328,7 +328,10 @@ mod tests {
         });
         keeper.importer().finish();
         assert_eq!(keeper.importer().counts().unnamed, 0);
+        // The file has its name, or is gone, when the thread has ended.
+        let thread = keeper.thread.take().unwrap();
         drop(keeper);
+        thread.join().unwrap().unwrap();
         let _ = std::fs::remove_file(path);
     }
 }

@@ -64,8 +64,8 @@ impl Walk {
         walk.look_around(at, &mut || make_room(probe, raw));
         if walk.resolver.awaits_files() {
             // Of most, which lie on this machine, there are tables from the beginning then.
-            walk.resolver.await_late_files(FILES);
-            make_room(probe, raw);
+            walk.resolver
+                .await_late_files(FILES, &mut || make_room(probe, raw));
         }
         walk.tell_interpreters(probe);
         if let Some(tracer) = &mut walk.tracer {
