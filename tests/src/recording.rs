@@ -68,7 +68,7 @@ pub struct Frame {
     pub inlined: Vec<String>,
     /// Whether `name` is that of a function, not a place in a file.
     pub named: bool,
-    /// Why not.
+    /// Why it has none, where that was said.
     pub unknown: Option<UnknownReason>,
     /// Path of the module.
     pub module: Option<String>,

@@ -196,17 +196,6 @@ fn many() -> usize {
     if emulated() { 1000 } else { 10_000 }
 }
 
-/// Uses so much CPU time in the calling thread.
-fn burn_thread(time: Duration) {
-    use rustix::time::{ClockId, clock_gettime};
-    let ns = || {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128
-    };
-    let start = ns();
-    while ns() - start < time.as_nanos() {}
-}
-
 /// Has a workload in the role "spawns" start a child, whose id is returned.
 fn spawn_child(workload: &mut Workload) -> u32 {
     let stdin = workload.child.stdin.as_mut().unwrap();

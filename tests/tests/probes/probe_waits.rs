@@ -207,12 +207,7 @@ fn tid() -> i32 {
 /// Two threads that wake each other.
 fn handoff() {
     // So few that all of them are recorded: of more the short ones are by chance.
-    let work = || {
-        let until = Instant::now() + Duration::from_micros(200);
-        while Instant::now() < until {
-            std::hint::spin_loop();
-        }
-    };
+    let work = || burn_thread(Duration::from_micros(200));
     let (to, from) = (channel::<()>(), channel::<()>());
     let (tell, told) = channel();
     let other = std::thread::spawn(move || {

@@ -22,8 +22,8 @@
 //!   the kernel's account of idle and stolen time, and did not arrive. That account takes what interrupts of an idle
 //!   processor need, these clocks' own most of all, for something that ran.
 //!
-//! Whom the filter does not want loses nothing. Of the skipped ticks those count between which a wanted thread ran
-//! without being switched, and no smaller a part than of those that came.
+//! Whom the filter does not want loses nothing. Those ticks count between which a wanted thread ran without being
+//! switched; and where all that were skipped may count, no smaller a part of them than of those that came.
 //!
 //! When the period of an adjustable source changes, or it is stopped, what was lost so far is settled, and
 //! both estimates begin anew. The account of idle time has steps of 10 ms, which may fall on the wrong
@@ -112,14 +112,12 @@ impl Baseline {
         let missing = busy_ns.div_ceil(period_ns).saturating_sub(arrived);
         let idle = seen.idle.saturating_sub(before.idle);
         let surely = seen.skipped_surely.saturating_sub(before.skipped_surely);
-        let of_wanted = match idle.saturating_mul(2) >= idle_ns.div_ceil(period_ns) {
-            true => {
-                let skipped = seen.skipped.saturating_sub(before.skipped);
-                surely.max(wanted(seen, skipped.min(missing)))
-            }
-            false => surely,
+        let by_times = match idle.saturating_mul(2) >= idle_ns.div_ceil(period_ns) {
+            true => seen.skipped.saturating_sub(before.skipped),
+            false => 0,
         };
-        Some(before.skipped + of_wanted.min(missing))
+        let by_share = wanted(seen, by_times.min(missing));
+        Some(before.skipped + by_share.max(surely.min(missing)))
     }
 }
 

@@ -20,6 +20,7 @@ use profiler_model::LostReason;
 use profiler_model::raw::{RawBody, RawEvent, RawSample};
 use profiler_probe::Probe;
 use profiler_tests::process::own_test;
+use rustix::time::{ClockId, clock_gettime};
 
 /// For what has no other end.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -196,11 +197,19 @@ pub fn wait_forever() {
     }
 }
 
-/// Uses so much CPU time.
+/// Uses so much CPU time of the process.
 pub fn burn(time: Duration) {
-    use rustix::time::{ClockId, clock_gettime};
+    burn_by(ClockId::ProcessCPUTime, time);
+}
+
+/// Uses so much CPU time of the calling thread.
+pub fn burn_thread(time: Duration) {
+    burn_by(ClockId::ThreadCPUTime, time);
+}
+
+fn burn_by(clock: ClockId, time: Duration) {
     let ns = || {
-        let now = clock_gettime(ClockId::ProcessCPUTime);
+        let now = clock_gettime(clock);
         now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128
     };
     let start = ns();
