@@ -712,6 +712,58 @@ fn helpers_that_begin_late_hold_nothing_up() -> Outcome {
     Ok(())
 }
 
+/// A slow disk below a container, and memory that is short of a processor, are no silent servers, though the files there have no
+/// device of their own either: who opens one takes longer than a server may, and what is mapped has its names from then on.
+#[test]
+fn slow_disks_of_containers_are_no_silent_servers() -> Outcome {
+    let test = "e2e_hostile::slow_disks_of_containers_are_no_silent_servers";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    // Of one file, so that no other one is waited for meanwhile.
+    let program = workload::contained("slow")?;
+    let overlay = "mkdir lower upper work && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work at";
+    for (name, mounts) in [("memory", "mount -t tmpfs none at"), ("overlay", overlay)] {
+        let folder = setting.path(name);
+        fs::create_dir(&folder)?;
+        let script = format!(
+            "cd {folder} && mkdir at && {mounts} && cp {program} at/slow-{name} && exec {folder}/at/slow-{name} 60000 1000 3000",
+            folder = folder.display(),
+            program = program.display(),
+        );
+        let mut own_mounts = Command::new("unshare");
+        own_mounts.args(["--mount", "sh", "-c", &script]);
+        let mut slow = setting.start(name, &mut own_mounts)?;
+        slow.wait_until("the program", LIMIT, |slow| {
+            let runs = fs::read_link(format!("/proc/{}/exe", slow.pid()));
+            runs.is_ok_and(|runs| runs.ends_with(format!("slow-{name}")))
+        })?;
+        let capture = format!("{name}.cap");
+        let mut command = Command::new("strace");
+        // Whoever opens a file asks where it lies.
+        command.args(["-f", "-o", "/dev/null", "-e", "trace=fstatfs"]);
+        command.args(["-e", "inject=fstatfs:delay_enter=2000000:when=1"]);
+        command.arg(setting.profiler_path());
+        command.args(["record", "-d", "6", "-F", "499", "-o", &capture, "-p"]);
+        let recorder = setting.start("strace", command.arg(slow.pid().to_string()))?;
+        let said = recorder.end(LIMIT)?.success()?.stderr;
+        slow.signal(Signal::KILL)?;
+        let recording = Recording::read(&setting.path(&capture))?;
+        let all = recording.of_pid(slow.pid());
+        let from = all
+            .last()
+            .map_or(0, |last| last.at_ns.saturating_sub(2_000_000_000));
+        let late = all.iter().filter(|sample| sample.at_ns >= from);
+        let named = late.clone().filter(|sample| sample.calls("slow_inner"));
+        at_least(name, named.count(), late.count(), 0.95)
+            .map_err(|error| format!("{error}; {} in all\n{said}", all.len()))?;
+        // It did take long.
+        let first = all.first().is_some_and(|first| first.calls("slow_inner"));
+        assert!(!first, "{name}: its file was open at once");
+    }
+    Ok(())
+}
+
 /// A folder of separate debug files whose server does not answer who looks for one, or opens, asks about or reads it: what is
 /// traced, and the names that the program's own files have, are there in time.
 #[test]

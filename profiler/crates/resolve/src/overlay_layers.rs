@@ -163,6 +163,13 @@ pub(super) fn folders_of_mount(mountinfo: &[u8], number: u64) -> Option<Vec<Path
     folders_of(&mounts.find(|mount| mount.number == number)?)
 }
 
+/// The folders of the overlay of this device (major, minor), out of a mountinfo; none if there is none.
+pub(super) fn folders_of_device(mountinfo: &[u8], device: (u32, u32)) -> Option<Vec<PathBuf>> {
+    let lines = mountinfo.split(|&byte| byte == b'\n');
+    let mut mounts = lines.filter_map(Mount::parse);
+    folders_of(&mounts.find(|mount| mount.device == device)?)
+}
+
 /// The kind of file system that is mounted where a folder lies, out of a mountinfo.
 pub(super) fn kind_below<'a>(mountinfo: &'a [u8], folder: &Path) -> Option<&'a [u8]> {
     let mounts = mountinfo

@@ -20,11 +20,12 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::files::Root;
-use super::overlay_layers::{folders_of_mount, kind_below};
+use super::overlay_layers::{folders_of_device, folders_of_mount, kind_below};
 use profiler_model::Pid;
 
 /// What statfs(2) calls an overlay.
@@ -114,12 +115,16 @@ fn is_mounted_by_root(file: BorrowedFd<'_>, pid: Option<Pid>) -> bool {
     };
     let find = |mounts: &[u8]| folders_of_mount(mounts, at.stx_mnt_id);
     let theirs = || find(&mounts(&format!("/proc/{}", pid?))?);
-    let Some(folders) = find(&own).or_else(theirs) else {
-        return false;
-    };
-    let is_served =
-        |folder: &std::path::PathBuf| is_of_server(kind_below(&own, folder).unwrap_or_default());
-    !folders.iter().any(is_served)
+    let folders = find(&own).or_else(theirs);
+    folders.is_some_and(|folders| !are_of_server(&own, &folders))
+}
+
+/// Whether a server has any of these folders, by a table of mounts.
+fn are_of_server(mounts: &[u8], folders: &[PathBuf]) -> bool {
+    let mut kinds = folders
+        .iter()
+        .filter_map(|folder| kind_below(mounts, folder));
+    kinds.any(is_of_server)
 }
 
 /// Kinds of file systems that a server has, as tables of mounts name them.
@@ -138,6 +143,24 @@ pub(super) fn is_on_server(pid: Pid, device: (u32, u32)) -> bool {
         let mut words = mount.split(|byte| *byte == b' ');
         words.next().is_some_and(is_of_server)
     })
+}
+
+/// Whether a server may have what lies on the file system of this device (major, minor), or a layer of it, by the mounts that
+/// a process sees: not what root has mounted on a disk or in memory.
+pub(super) fn may_be_on_server(pid: Pid, device: (u32, u32)) -> bool {
+    let theirs = mounts(&format!("/proc/{pid}"));
+    let kind = theirs.as_deref().and_then(|table| {
+        let mount = mount_in(table, device)?;
+        mount.split(|byte| *byte == b' ').next()
+    });
+    match (&theirs, kind) {
+        (Some(theirs), Some(b"overlay")) => {
+            let folders = folders_of_device(theirs, device).unwrap_or_default();
+            mounts("/proc/self").is_none_or(|own| are_of_server(&own, &folders))
+        }
+        (_, Some(kind)) => is_of_server(kind),
+        (_, None) => true,
+    }
 }
 
 /// What the file system of this device (major, minor) is, by the mounts that a process sees: its kind, what is mounted and
@@ -212,6 +235,14 @@ mod tests {
         assert_eq!(mount(0, 39), Some(b"fuse.sshfs a@b:/ rw".as_slice()));
         assert_eq!(mount(0, 40), Some(b"tmpfs fuse rw".as_slice()));
         assert_eq!((mount(0, 3), mount(0, 41)), (None, None));
+        let layers = |table: &[u8], device| {
+            folders_of_device(table, device).map(|folders| are_of_server(table, &folders))
+        };
+        let overlays = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n90 22 0:39 / /mnt rw - fuse.sshfs a@b:/ rw\n\
+            91 22 0:40 / /at rw - overlay overlay rw,lowerdir=/image:/base,upperdir=/up,workdir=/work\n\
+            92 22 0:41 / /to rw - overlay overlay rw,lowerdir=/image:/mnt/base,upperdir=/up,workdir=/work\n";
+        let of = [(0, 40), (0, 41), (0, 39)].map(|device| layers(overlays, device));
+        assert_eq!(of, [Some(false), Some(true), None]);
         assert!(is_of_server(b"fuse.sshfs") && !is_of_server(b"tmpfs") && !is_of_server(b"ext4"));
     }
 }

@@ -33,7 +33,7 @@ use crate::patience::{
     STARVED, Whom, give_up, give_up_for, is_silent, is_silent_to, owner_of, was_in_vain, within,
     would_run,
 };
-use crate::served::{is_local, is_on_server};
+use crate::served::{is_local, is_on_server, may_be_on_server};
 use crate::warnings::warn_once;
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
@@ -116,11 +116,10 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
     match ask(&mut opener, mapped, copies, start) {
         Ok((client, mut asked)) => {
             // Where a server was silent lately, others are waited for less.
-            let patience = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
-                true => SHORT_PATIENCE,
-                false => PATIENCE,
+            let mut waiting = match is_served && was_in_vain() && is_on_server(mapped.pid, device) {
+                true => Waiting::new(true, SHORT_PATIENCE),
+                false => Waiting::for_mapped(mapped),
             };
-            let mut waiting = Waiting::new(is_served, patience);
             let answer = client.opened(&mut asked, &mut |opener| waiting.more(opener));
             let of = (mapped.pid, mapped.path, mapped.root);
             taken(answer, client, (&asked, &waiting), of)
@@ -155,7 +154,7 @@ pub(crate) fn open_soon(mapped: &MappedFile<'_>, moment: Duration) -> Opening {
             return Opening::done(Err(OpenError::Silent));
         }
     };
-    let waiting = Waiting::new(true, PATIENCE);
+    let waiting = Waiting::for_mapped(mapped);
     let until = waiting.begun + moment;
     let answer = client.opened(&mut asked, &mut |_| {
         (Instant::now() < until).then_some(until)
@@ -196,7 +195,7 @@ fn ask<'c>(
     opener: &'c mut Option<Client>,
     mapped: &MappedFile<'_>,
     copies: bool,
-    start: impl FnOnce(&mut Client) -> Result<(), Death>,
+    start: impl Fn(&mut Client) -> Result<(), Death>,
 ) -> Result<(&'c mut Client, Asked), Unasked> {
     let identity = mapped.identity;
     if is_silent(mapped.pid, (identity.major, identity.minor)) {
@@ -206,16 +205,19 @@ fn ask<'c>(
     if !client.is_apart() {
         return Err(Unasked::Here);
     }
-    if start(client).is_err() {
-        let may_begin = client.is_starting();
-        return Err(Unasked::NotBegun { may_begin });
-    }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    match client.ask_to_open(question(mapped, copies), &fds) {
-        Ok(asked) => Ok((client, asked)),
-        Err(_) => Err(Unasked::Never),
+    // It ends with the thread that started it, and is started anew.
+    for _ in 0..2 {
+        if start(client).is_err() {
+            let may_begin = client.is_starting();
+            return Err(Unasked::NotBegun { may_begin });
+        }
+        if let Ok(asked) = client.ask_to_open(question(mapped, copies), &fds) {
+            return Ok((client, asked));
+        }
     }
+    Err(Unasked::Never)
 }
 
 /// What becomes of a file that is to be opened.
@@ -461,6 +463,8 @@ struct Waiting {
     patience: Duration,
     /// Who answers may have a server to ask, and not only a disk.
     is_served: bool,
+    /// That is not known yet: it is of the file system of this device, by the mounts of a process.
+    unsure: Option<(Pid, (u32, u32))>,
     asked: bool,
     /// At last it got no processor.
     starved: bool,
@@ -472,8 +476,19 @@ impl Waiting {
             begun: Instant::now(),
             patience,
             is_served,
+            unsure: None,
             asked: false,
             starved: false,
+        }
+    }
+
+    /// For the file of a mapping: file systems without a device are not all servers', containers' lie on disks.
+    fn for_mapped(mapped: &MappedFile<'_>) -> Waiting {
+        let device = (mapped.identity.major, mapped.identity.minor);
+        let is_served = device.0 == 0;
+        Waiting {
+            unsure: is_served.then_some((mapped.pid, device)),
+            ..Waiting::new(is_served, PATIENCE)
         }
     }
 
@@ -490,6 +505,9 @@ impl Waiting {
         let waited = self.begun.elapsed();
         if waited < self.patience {
             return false;
+        }
+        if let Some((pid, device)) = self.unsure.take() {
+            self.is_served = may_be_on_server(pid, device);
         }
         self.starved = would_run(&format!("/proc/{opener}/stat"));
         let most = match (self.starved, self.is_served) {
