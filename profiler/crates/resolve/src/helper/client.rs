@@ -212,6 +212,25 @@ impl Client {
         client
     }
 
+    /// One that opens files, and has a process.
+    #[cfg(test)]
+    pub(super) fn with_process_that_opens() -> Client {
+        let mut client = Client::that_opens();
+        client.apart = true;
+        client
+    }
+
+    /// Waits until something was answered, and takes nothing.
+    #[cfg(test)]
+    pub(super) fn await_answer(&mut self, patience: Duration) -> io::Result<()> {
+        let process = self.process.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        ready(
+            process.socket.as_fd(),
+            PollFlags::IN,
+            Instant::now() + patience,
+        )
+    }
+
     /// The same, where a shell does something before it begins.
     #[cfg(test)]
     pub(crate) fn that_reads_after(before: &'static str) -> Client {
@@ -412,16 +431,22 @@ impl Client {
         let socket = process.socket.as_fd();
         // What has come is there as a whole at once.
         let mut receive = |kind| -> io::Result<Option<Opened>> {
-            while let Some(until) = patience(number) {
+            // It may be there already, however long nobody has looked.
+            let mut until = Instant::now();
+            loop {
                 match ready(socket, PollFlags::IN, until) {
-                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                        let Some(longer) = patience(number) else {
+                            return Ok(None);
+                        };
+                        until = longer;
+                    }
                     done => {
                         done?;
                         return receive_files(socket, kind, Instant::now() + END).map(Some);
                     }
                 }
             }
-            Ok(None)
         };
         let mut both = || -> io::Result<Option<Opened>> {
             if !asked.is_found {

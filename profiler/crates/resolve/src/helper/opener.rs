@@ -254,10 +254,7 @@ impl fmt::Debug for Slow {
 impl Slow {
     /// Looks what became of it, without waiting.
     pub(crate) fn look(mut self: Box<Slow>) -> Opening {
-        let mut is_first = true;
-        let answer = self.client.opened(&mut self.asked, &mut |_| {
-            std::mem::take(&mut is_first).then(Instant::now)
-        });
+        let answer = self.client.opened(&mut self.asked, &mut |_| None);
         let opener = self.client.pid().unwrap_or(0);
         if matches!(answer, Ok(None)) && !self.waiting.is_over(opener) {
             return Opening::Slow(self);
@@ -687,4 +684,52 @@ fn open(
         return Err(OpenError::TooLarge);
     }
     Ok((private_copy(&file, len)?, Some(stat.st_uid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc_fs;
+
+    /// Who has had a file opened and was busy for longer than a server may take finds it open.
+    #[test]
+    fn what_was_answered_long_ago_is_taken() {
+        let own = Pid(std::process::id());
+        let mappings = proc_fs::mappings(own);
+        let mapping = mappings.iter().find(|it| it.path.starts_with(b"/"));
+        let mapping = mapping.unwrap();
+        let path = String::from_utf8_lossy(&mapping.path).into_owned();
+        let mapped = MappedFile {
+            pid: own,
+            range: (mapping.start, mapping.start + mapping.len),
+            path: &path,
+            identity: mapping.file,
+            root: None,
+        };
+        let mut client = Client::with_process_that_opens();
+        client.start().unwrap();
+        let asked = client.ask_to_open(question(&mapped, true), &[]).unwrap();
+        client.await_answer(STARVED).unwrap();
+        // Where the file is, and then the file.
+        std::thread::sleep(Duration::from_millis(300));
+        let waiting = Waiting {
+            begun: Instant::now() - STARVED,
+            ..Waiting::new(true, PATIENCE)
+        };
+        let root = None;
+        let slow = Box::new(Slow {
+            client,
+            asked,
+            waiting,
+            pid: own,
+            path: path.clone(),
+            root,
+        });
+        match slow.look() {
+            Opening::Done(Ok(file)) => assert_eq!(file.path, path),
+            // Whose mappings are nobody's to open but root's.
+            Opening::Done(Err(OpenError::OutOfReach)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }
