@@ -56,7 +56,7 @@ static void serve(int fuse) {
     static char contents[PIECE];
     int program = open("/proc/self/exe", O_RDONLY);
     // Who waits for it can't even end before it does.
-    alarm(is("locked") ? 10 : 60);
+    alarm(is("locked") ? 5 : 60);
     uint64_t folders = 2;
     unsigned valid = is("attributes") ? 0 : 99;
     struct fuse_attr file = {.ino = 2, .size = LENGTH, .blocks = 8, .mode = S_IFREG | 0555, .nlink = 1};
