@@ -556,8 +556,9 @@ fn calls_on_a_full_disk() -> Outcome {
     let summary = &report["calls"]["summary"];
     let number = |key: &str| summary[key].as_u64().unwrap_or(0);
     let (without_end, seen) = (number("unrecorded"), number("seen"));
+    // Four threads; where little fitted, eight are more than one in a hundred.
     assert!(
-        (1..seen / 100).contains(&without_end),
+        (1..=8.max(seen / 100)).contains(&without_end),
         "{without_end} of {seen}: {summary}"
     );
     Ok(())
