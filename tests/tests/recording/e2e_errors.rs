@@ -519,11 +519,14 @@ fn calls_on_a_full_disk() -> Outcome {
     let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
         return Ok(());
     };
+    // Three seconds' calls are three MB, of which one fits. With calls of 0.3 s, and room for a fifth of them, all came at a time
+    // on a quiet machine, and nothing fitted.
+    let turns = 50_000;
     let disk = setting.path("disk");
     fs::create_dir(&disk)?;
     let script = format!(
-        "mount -t tmpfs -o size=64k none {disk} || exit 9
-         {profiler} record --no-samples --budget off --trace 'thread_*' -o {disk}/x.cap -- {program} 5000
+        "mount -t tmpfs -o size=1m none {disk} || exit 9
+         {profiler} record --no-samples --budget off --trace 'thread_*' -o {disk}/x.cap -- {program} {turns}
          status=$?
          cp {disk}/x.cap kept.cap
          exit $status",
@@ -544,8 +547,8 @@ fn calls_on_a_full_disk() -> Outcome {
     for row in functions.into_iter().flatten() {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let all = match row["name"].as_str() {
-            Some("thread_outer") => 4 * 5000,
-            _ => 2 * 4 * 5000,
+            Some("thread_outer") => 4 * turns,
+            _ => 2 * 4 * turns,
         };
         assert_eq!(number("calls_counted"), all, "{row}");
         assert!(number("calls_seen") < all, "{row}");
@@ -556,9 +559,8 @@ fn calls_on_a_full_disk() -> Outcome {
     let summary = &report["calls"]["summary"];
     let number = |key: &str| summary[key].as_u64().unwrap_or(0);
     let (without_end, seen) = (number("unrecorded"), number("seen"));
-    // Four threads; where little fitted, eight are more than one in a hundred.
     assert!(
-        (1..=8.max(seen / 100)).contains(&without_end),
+        (1..seen / 100).contains(&without_end),
         "{without_end} of {seen}: {summary}"
     );
     Ok(())
