@@ -713,19 +713,22 @@ mod tests {
         // Where the file is, and then the file.
         std::thread::sleep(Duration::from_millis(300));
         let waiting = Waiting {
-            begun: Instant::now() - STARVED,
+            begun: Instant::now() - 2 * PATIENCE,
             ..Waiting::new(true, PATIENCE)
         };
-        let root = None;
-        let slow = Box::new(Slow {
+        let mut opening = Opening::Slow(Box::new(Slow {
             client,
             asked,
             waiting,
             pid: own,
             path: path.clone(),
-            root,
-        });
-        match slow.look() {
+            root: None,
+        }));
+        // As long as that gets no processor.
+        while let Opening::Slow(slow) = opening {
+            opening = slow.look();
+        }
+        match opening {
             Opening::Done(Ok(file)) => assert_eq!(file.path, path),
             // Whose mappings are nobody's to open but root's.
             Opening::Done(Err(OpenError::OutOfReach)) => {}
