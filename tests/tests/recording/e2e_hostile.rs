@@ -433,45 +433,6 @@ fn is_beside(sample: &Sample) -> bool {
     frames.any(|frame| frame.name == "beside_silence")
 }
 
-/// Files whose servers don't answer who opens, reads or executes them or asks what they are. The rest is recorded, and
-/// named, and the end comes in time.
-#[test]
-fn servers_that_never_answer_hold_nothing_up() -> Outcome {
-    let test = "e2e_hostile::servers_that_never_answer_hold_nothing_up";
-    let Some(setting) = Setting::new(test)? else {
-        return Ok(());
-    };
-    let kinds = [
-        "open",
-        "attributes",
-        "read",
-        "exec",
-        "sections",
-        "read overlay",
-        "statfs overlay",
-    ];
-    for (kind, mode) in kinds.into_iter().zip(["--wall", "-v"].into_iter().cycle()) {
-        let Some((all, named)) = recorded_beside(&setting, test, kind, mode)? else {
-            return Ok(());
-        };
-        assert!(all > 100 && named > 100, "{kind}: {named} of {all}");
-    }
-    Ok(())
-}
-
-/// A process whose list of mappings is held by such a server: what is mapped is not known, and the end comes in time.
-#[test]
-fn a_process_whose_mappings_are_held_holds_nothing_up() -> Outcome {
-    let test = "e2e_hostile::a_process_whose_mappings_are_held_holds_nothing_up";
-    let Some(setting) = Setting::new(test)? else {
-        return Ok(());
-    };
-    if let Some((all, _)) = recorded_beside(&setting, test, "locked", "--wall")? {
-        assert!(all > 100, "{all} samples");
-    }
-    Ok(())
-}
-
 /// Records a process that a silent server has to do with: how many samples it has, and how many of them have their names.
 fn recorded_beside(
     setting: &Setting,
@@ -500,6 +461,32 @@ fn recorded_beside(
     Ok(Some((at_work.len(), named)))
 }
 
+/// Files whose servers don't answer who opens, reads or executes them or asks what they are. The rest is recorded, and
+/// named, and the end comes in time.
+#[test]
+fn servers_that_never_answer_hold_nothing_up() -> Outcome {
+    let test = "e2e_hostile::servers_that_never_answer_hold_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let kinds = [
+        "open",
+        "attributes",
+        "read",
+        "exec",
+        "sections",
+        "read overlay",
+        "statfs overlay",
+    ];
+    for (kind, mode) in kinds.into_iter().zip(["--wall", "-v"].into_iter().cycle()) {
+        let Some((all, named)) = recorded_beside(&setting, test, kind, mode)? else {
+            return Ok(());
+        };
+        assert!(all > 100 && named > 100, "{kind}: {named} of {all}");
+    }
+    Ok(())
+}
+
 /// The same where functions are traced, of all processes: what is traced is looked for in all files that they map.
 #[test]
 fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
@@ -518,6 +505,19 @@ fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
         let took = from.elapsed();
         assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
         process.signal(Signal::KILL)?;
+    }
+    Ok(())
+}
+
+/// A process whose list of mappings is held by a silent server: what is mapped is not known, and the end comes in time.
+#[test]
+fn a_process_whose_mappings_are_held_holds_nothing_up() -> Outcome {
+    let test = "e2e_hostile::a_process_whose_mappings_are_held_holds_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    if let Some((all, _)) = recorded_beside(&setting, test, "locked", "--wall")? {
+        assert!(all > 100, "{all} samples");
     }
     Ok(())
 }
@@ -741,8 +741,8 @@ fn helpers_that_begin_late_hold_nothing_up() -> Outcome {
     Ok(())
 }
 
-/// A slow disk below a container, and memory that is short of a processor, are no silent servers, though the files there have no
-/// device of their own either: who opens one takes longer than a server may, and what is mapped has its names from then on.
+/// Files in memory and on overlays, as containers have them, have no device of their own, and yet are no silent server's: where
+/// opening one takes longer than a server may take, what is mapped has its names from then on.
 #[test]
 fn slow_disks_of_containers_are_no_silent_servers() -> Outcome {
     let test = "e2e_hostile::slow_disks_of_containers_are_no_silent_servers";

@@ -50,11 +50,8 @@ enum Found {
 impl OverlayLayers {
     /// Those of the root of a mount namespace, out of its mountinfo; none if its root is no overlay.
     pub(super) fn of_root(mountinfo: &[u8]) -> Option<OverlayLayers> {
-        let lines = mountinfo.split(|&byte| byte == b'\n');
         // Of several mounts at one place, the last covers the others.
-        let root = lines
-            .filter_map(Mount::parse)
-            .rfind(|mount| mount.at == b"/")?;
+        let root = mounts_in(mountinfo).rfind(|mount| mount.at == b"/")?;
         // A part of the file system as a root: paths below it are not those of the layers.
         match root.root == b"/" {
             true => OverlayLayers::of(&root),
@@ -158,30 +155,29 @@ fn folders_of(mount: &Mount<'_>) -> Option<Vec<PathBuf>> {
 
 /// The folders of the overlay that is the mount of this number, out of a mountinfo; none if there is none.
 pub(super) fn folders_of_mount(mountinfo: &[u8], number: u64) -> Option<Vec<PathBuf>> {
-    let lines = mountinfo.split(|&byte| byte == b'\n');
-    let mut mounts = lines.filter_map(Mount::parse);
-    folders_of(&mounts.find(|mount| mount.number == number)?)
+    folders_of(&mounts_in(mountinfo).find(|mount| mount.number == number)?)
 }
 
 /// The folders of the overlay of this device (major, minor), out of a mountinfo; none if there is none.
 pub(super) fn folders_of_device(mountinfo: &[u8], device: (u32, u32)) -> Option<Vec<PathBuf>> {
-    let lines = mountinfo.split(|&byte| byte == b'\n');
-    let mut mounts = lines.filter_map(Mount::parse);
-    folders_of(&mounts.find(|mount| mount.device == device)?)
+    folders_of(&mounts_in(mountinfo).find(|mount| mount.device == device)?)
 }
 
 /// The kind of file system that is mounted where a folder lies, out of a mountinfo.
 pub(super) fn kind_below<'a>(mountinfo: &'a [u8], folder: &Path) -> Option<&'a [u8]> {
-    let mounts = mountinfo
-        .split(|&byte| byte == b'\n')
-        .filter_map(Mount::parse);
     let at = |mount: Mount<'a>| Some((path_from(unescape_octal(mount.at)), mount.kind));
-    let above = mounts
+    let above = mounts_in(mountinfo)
         .filter_map(at)
         .filter(|(at, _)| folder.starts_with(at));
     // Of several mounts at one place, the last covers the others.
     let nearest = above.max_by_key(|(at, _)| at.components().count());
     nearest.map(|(_, kind)| kind)
+}
+
+/// The mounts of a mountinfo.
+fn mounts_in(mountinfo: &[u8]) -> impl DoubleEndedIterator<Item = Mount<'_>> {
+    let lines = mountinfo.split(|&byte| byte == b'\n');
+    lines.filter_map(Mount::parse)
 }
 
 /// What is needed of a line of mountinfo.

@@ -138,21 +138,15 @@ fn is_of_server(kind: &[u8]) -> bool {
 
 /// Whether a server has the file system of this device (major, minor), by the mounts that a process sees.
 pub(super) fn is_on_server(pid: Pid, device: (u32, u32)) -> bool {
-    let mount = mount_of(pid, device);
-    mount.is_some_and(|mount| {
-        let mut words = mount.split(|byte| *byte == b' ');
-        words.next().is_some_and(is_of_server)
-    })
+    mount_of(pid, device).is_some_and(|mount| is_of_server(kind_of(&mount)))
 }
 
 /// Whether a server may have what lies on the file system of this device (major, minor), or a layer of it, by the mounts that
 /// a process sees: not what root has mounted on a disk or in memory.
 pub(super) fn may_be_on_server(pid: Pid, device: (u32, u32)) -> bool {
     let theirs = mounts(&format!("/proc/{pid}"));
-    let kind = theirs.as_deref().and_then(|table| {
-        let mount = mount_in(table, device)?;
-        mount.split(|byte| *byte == b' ').next()
-    });
+    let mount = theirs.as_deref().and_then(|table| mount_in(table, device));
+    let kind = mount.map(kind_of);
     match (&theirs, kind) {
         (Some(theirs), Some(b"overlay")) => {
             let folders = folders_of_device(theirs, device).unwrap_or_default();
@@ -171,6 +165,12 @@ pub(super) fn mount_of(pid: Pid, device: (u32, u32)) -> Option<Box<[u8]>> {
     let mut file = file.take(MAX_MOUNTS_BYTES);
     file.read_to_end(&mut table).ok()?;
     mount_in(&table, device).map(Into::into)
+}
+
+/// The kind of what [`mount_in`] finds.
+fn kind_of(mount: &[u8]) -> &[u8] {
+    let mut words = mount.split(|byte| *byte == b' ');
+    words.next().unwrap_or_default()
 }
 
 fn mount_in(table: &[u8], (major, minor): (u32, u32)) -> Option<&[u8]> {

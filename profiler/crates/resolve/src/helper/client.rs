@@ -212,6 +212,14 @@ impl Client {
         client
     }
 
+    /// The same, where a shell does something before it begins.
+    #[cfg(test)]
+    pub(crate) fn that_reads_after(before: &'static str) -> Client {
+        let mut client = Client::with_process_that_reads();
+        client.before = Some(before);
+        client
+    }
+
     /// One that opens files, and has a process.
     #[cfg(test)]
     pub(super) fn with_process_that_opens() -> Client {
@@ -229,14 +237,6 @@ impl Client {
             PollFlags::IN,
             Instant::now() + patience,
         )
-    }
-
-    /// The same, where a shell does something before it begins.
-    #[cfg(test)]
-    pub(crate) fn that_reads_after(before: &'static str) -> Client {
-        let mut client = Client::with_process_that_reads();
-        client.before = Some(before);
-        client
     }
 
     /// The id of the process.
