@@ -108,8 +108,8 @@ impl Walk {
 
     /// Looks at what was just taken in, among it so many calls: opens files that may soon be gone.
     pub(super) fn notice(&mut self, raw: &[RawEvent], calls: u64, probe: &mut Probe) {
-        if let Some(tracer) = self.tracer.as_mut().filter(|_| calls > 0) {
-            tracer.remember(raw);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.remember(if calls > 0 { raw } else { &[] });
         }
         self.resolver.notice_losses(raw);
         self.resolver.notice_late_files();

@@ -45,7 +45,10 @@ pub(super) struct Ends {
     programs: FxHashMap<Pid, FileId>,
     /// The last hits of each thread, oldest first.
     hits: FxHashMap<Tid, LastHits>,
-    /// Main threads that have ended, and how often was looked at them.
+    /// Main threads that have ended, as was seen since the last call of `remember`: what they have done last may still be
+    /// in the buffer of another processor, which was taken in before.
+    just_ended: Vec<Pid>,
+    /// Those of which all is known, and how often was looked at them.
     ended: Vec<(Pid, u8)>,
     /// The command, once it was waited for, and its status: then the kernel may tell no more.
     waited_for: Option<(Pid, i32)>,
@@ -121,13 +124,20 @@ impl Ends {
 
     /// The main thread of a process has ended.
     pub(super) fn ended(&mut self, pid: Pid) {
-        if self.ended.len() < MAX_THREADS {
-            self.ended.push((pid, 0));
+        if self.ended.len() + self.just_ended.len() < MAX_THREADS {
+            self.just_ended.push(pid);
         }
     }
 
-    /// Remembers which probes each thread has hit last.
+    /// No more is taken in of those that have ended.
+    pub(super) fn all_is_known(&mut self) {
+        let just_ended = self.just_ended.drain(..);
+        self.ended.extend(just_ended.map(|pid| (pid, 0)));
+    }
+
+    /// Remembers which probes each thread has hit last: of all that was in the buffers, before ends among it are noted.
     pub(super) fn remember(&mut self, events: &[RawEvent]) {
+        self.all_is_known();
         let calls = |event: &RawEvent| match &event.body {
             RawBody::Call(call) => Some((call.tid, call.pid, event.at, call.probe)),
             _ => None,
@@ -229,7 +239,7 @@ impl Ends {
 }
 
 impl Tracer {
-    /// Remembers which probes were hit last.
+    /// Remembers which probes were hit last; to be called with all that was taken in at a time.
     pub(in crate::pipeline) fn remember(&mut self, events: &[RawEvent]) {
         self.ends.remember(events);
     }
@@ -364,5 +374,24 @@ mod tests {
         assert_eq!(ends.last_hits(Pid(2)), Some((Tid(20), vec![8])));
         ends.forget(Pid(1));
         assert_eq!(ends.last_hits(Pid(1)), None);
+    }
+
+    /// The buffer of the processor on which it hit its last probe was taken in before that, and the one of the processor on
+    /// which it ended after it.
+    #[test]
+    fn an_end_is_looked_at_when_what_came_before_it_is_taken_in() {
+        let nobody = Pid(u32::MAX);
+        let mut ends = Ends {
+            waited_for: Some((nobody, libc::SIGSEGV)),
+            ..Ends::default()
+        };
+        ends.remember(&[hit(1, 10, 1)]);
+        ends.ended(nobody);
+        for _ in 0..2 * TRIES {
+            assert_eq!(ends.fates(), []);
+        }
+        ends.remember(&[hit(2, 10, 2)]);
+        let fates = (0..TRIES).find_map(|_| ends.fates().pop());
+        assert_eq!(fates, Some((nobody, libc::SIGSEGV)));
     }
 }

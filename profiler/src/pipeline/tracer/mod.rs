@@ -467,6 +467,7 @@ impl Tracer {
         if let Some(members) = &self.targets.members {
             members.tell_untold(self.asked.request.follow_exact);
         }
+        self.ends.all_is_known();
         self.look_at_ends(probe);
         // No hit counts any more when counts are read, so they are those of what is drained then.
         self.links.detach_all(&mut self.plans, probe);
