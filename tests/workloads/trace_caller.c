@@ -2,6 +2,7 @@
  *
  * Usage: trace_caller KIND calls N           N calls in a row
  *        trace_caller KIND paced PER_S SECONDS  in bursts each millisecond, so many a second
+ *        trace_caller KIND told PER_S SECONDS   the same, until its input ends; so long at most
  *        trace_caller KIND slots SECONDS     as many as it can
  *        trace_caller KIND turns SECONDS     the same, but in turns of 5 ms of it and of `twin`
  * each with [--wait] at the end, or [--probed]: it begins by itself, soon after it has seen that its
@@ -13,6 +14,7 @@
  * does; in turns, the thread's CPU time of both. */
 #include "trace.h"
 #include "trace_kinds.h"
+#include <poll.h>
 
 TRACED long compiled(long n) {
     NOT_A_TAIL_CALL();
@@ -47,9 +49,14 @@ static uint64_t many(long (*function)(long), long count) {
 
 static uint64_t longest;
 
-TRACED long paced(long (*function)(long), long per_second, uint64_t from, uint64_t seconds) {
+static int input_ends(void) {
+    struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+    return poll(&input, 1, 0) > 0;
+}
+
+TRACED long paced(long (*function)(long), long per_second, uint64_t from, uint64_t seconds, int told) {
     long calls = 0;
-    for (uint64_t ms = 0; ms < seconds * 1000; ms++) {
+    for (uint64_t ms = 0; ms < seconds * 1000 && !(told && input_ends()); ms++) {
         uint64_t due = from + ms * 1000000;
         while (now_ns() < due) usleep(100);
         long wanted = (long)((double)(ms + 1) * (double)per_second / 1000);
@@ -124,7 +131,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[2], "calls")) {
         took = many(function, calls);
     } else if (!strcmp(argv[2], "paced")) {
-        calls = paced(function, calls, from, seconds);
+        calls = paced(function, calls, from, seconds, 0);
+    } else if (!strcmp(argv[2], "told")) {
+        calls = paced(function, calls, from, seconds, 1);
     } else if (!strcmp(argv[2], "turns")) {
         seconds = (uint64_t)calls;
         calls = in_turns(function, twin, from, seconds);

@@ -51,8 +51,8 @@ pub const MORE: &[(&str, Start)] = &[
 /// A load that begins when there is a file `go` in the folder.
 const WAIT: &str = "while ! [ -e ${GO:-go} ]; do sleep 0.05; done;";
 
-/// How long a load lasts.
-const SECONDS: u64 = 5;
+/// How long a load lasts: of most programs thousands of samples.
+const SECONDS: u64 = 2;
 
 impl Program {
     fn new(child: Child) -> Program {

@@ -34,7 +34,7 @@ fn ended_by(
 ) -> Result<(), Box<dyn Error>> {
     let events = probe_events();
     let mut live = Session::of(setting, program)
-        .arguments(&["compiled", "paced", "50000", "4"])
+        .arguments(&["compiled", "told", "50000", "120"])
         .record(&[
             "--trace",
             "compiled",
@@ -85,10 +85,12 @@ fn ended_by(
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+    drop(live.input);
     let calls = Truth::of(&live.program.end(LIMIT)?.success()?)?.all["calls"].as_u64();
-    assert_eq!(calls, Some(200_000));
     wait_until_gone(&held, Duration::from_secs(10))?;
-    assert!(recorded() > LEAST, "the capture has lost calls");
+    let recorded = recorded();
+    assert!(recorded > LEAST, "the capture has lost calls");
+    assert!(calls > Some(recorded), "{recorded} calls of {calls:?}");
     Ok(())
 }
 

@@ -41,8 +41,8 @@ const RETURNS: [&str; 4] = ["auto", "ret-insn", "none", "uretprobe"];
 const MOST: usize = 512;
 
 #[test]
-fn twenty_random_sets() -> Outcome {
-    rounds("twenty_random_sets", 20)
+fn twelve_random_sets() -> Outcome {
+    rounds("twelve_random_sets", 12)
 }
 
 #[test]

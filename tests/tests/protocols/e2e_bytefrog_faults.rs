@@ -65,7 +65,7 @@ impl Counting {
     }
 }
 
-/// The only child of a process but those that help it.
+/// The only child of a process but those that help it, which run the same program, and those that have ended.
 fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
     let mut all = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -77,7 +77,10 @@ fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
         }
     }
     let children = all.split_whitespace().filter_map(|pid| pid.parse().ok());
-    let mut children = children.filter(|&pid| !is_helper(pid));
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let own = program(pid);
+    let other = |child| program(child).is_some_and(|path| Some(&path) != own.as_ref());
+    let mut children = children.filter(|&child| !is_helper(child) && other(child));
     match (children.next(), children.next()) {
         (Some(only), None) => Ok(only),
         _ => Err(format!("children of {pid}: {all}").into()),

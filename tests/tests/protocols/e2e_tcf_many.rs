@@ -45,7 +45,8 @@ fn fifty_clients_at_once() -> Outcome {
         })
         .collect();
     let wishes = Value::from(wishes).to_string();
-    let said = agent.script("load.py", &["many", &wishes, "--seconds", "6"])?;
+    // At the lowest rate 150 samples of each processor.
+    let said = agent.script("load.py", &["many", &wishes, "--seconds", "3"])?;
     let found = said.as_array().ok_or("no profiles")?;
     assert_eq!(found.len(), 50);
     for (index, one) in found.iter().enumerate() {

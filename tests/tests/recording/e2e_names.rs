@@ -526,20 +526,14 @@ fn stubs_are_called_by_what_they_lead_to() -> Outcome {
         return Ok(());
     };
     let source = setting.path("stubs.c");
-    let text = "#include <stdlib.h>
-        int main(void) {
-            for (long i = 0; i < 200000000; i++) {
-                void *memory = malloc(16);
-                __asm__ volatile(\"\" : : \"r\"(memory) : \"memory\");
-                free(memory);
-            }
-            return 0;
-        }";
+    let text = include_str!("../../workloads/allocator_stubs.c");
     std::fs::write(&source, text)?;
     let program = setting.path("stubs");
     for strip in [&[][..], &["-s"]] {
         let mut command = Command::new("cc");
-        command.args(["-O1", "-no-pie"]).args(strip).arg("-o");
+        command.args(["-O1", "-no-pie"]).args(strip);
+        command.args(cfg!(target_arch = "x86_64").then_some("-mno-red-zone"));
+        command.arg("-o");
         assert!(command.arg(&program).arg(&source).status()?.success());
         setting.record(&["-F", "2999", "--", &program.to_string_lossy()])?;
         let rows = rows(&setting)?;

@@ -258,7 +258,7 @@ fn each_instruction_keeps_the_stack() {
             return;
         };
         for phase in ["system", "grow", "syscall", "deep"] {
-            let count = if long() { 15_000 } else { 6_000 };
+            let count = if long() { 15_000 } else { 3_000 };
             let steps = step_through(&program, &[SECONDS, phase], count);
             assert!(steps.wrong.is_empty(), "{flags:?} {phase}: {steps:#?}");
             let enough = steps.checked() * 3 > count * 2 && steps.calls > 30;
