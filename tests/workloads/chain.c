@@ -1,10 +1,11 @@
 /* main -> outer -> middle -> inner -> leaf_a | leaf_b | leaf_c, which burn about 50, 30 and 20 % of
  * the CPU time.
  *
- * Usage: chain MILLISECONDS [--unlink] [--replace-with FILE] [--now-and-then]
+ * Usage: chain MILLISECONDS [--unlink] [--replace-with FILE] [--now-and-then | --seldom]
  *   --unlink        deletes its own executable before it burns anything
  *   --replace-with  puts FILE in its executable's place before it burns anything
  *   --now-and-then  burns for about 200 ms of each second: woken seldom, it is hardly ever seen on its way from a nap
+ *   --seldom        burns for about 50 ms of each second, for who wants it to be there
  * Output: {"leaf_a": NS, "leaf_b": NS, "leaf_c": NS, "total": NS}, of the thread's CPU time. */
 #include "burn.h"
 #include <string.h>
@@ -47,18 +48,19 @@ int main(int argc, char **argv) {
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
     if (len < 0) return 1;
     self[len] = 0;
-    int now_and_then = 0, rounds = 0;
+    int burst = 0, rounds = 0;
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--unlink") && unlink(self)) return 1;
         if (!strcmp(argv[i], "--replace-with") && ++i < argc && rename(argv[i], self)) return 1;
-        if (!strcmp(argv[i], "--now-and-then")) now_and_then = 1;
+        if (!strcmp(argv[i], "--now-and-then")) burst = 20;
+        if (!strcmp(argv[i], "--seldom")) burst = 5;
     }
 
     uint64_t ms = steps_per_ms(), random = 42, begin = thread_cpu_ns();
     volatile uint64_t sink;
     while (thread_cpu_ns() - begin < wanted) {
         for (int leaf = 0; leaf < 3; leaf++) sink = outer(leaf, jitter(tenths[leaf] * ms, &random));
-        if (now_and_then && ++rounds % 20 == 0) usleep(800000);
+        if (burst && ++rounds % burst == 0) usleep(1000000 - 10000 * (unsigned)burst);
     }
     (void)sink;
     printf("{\"leaf_a\": %llu, \"leaf_b\": %llu, \"leaf_c\": %llu, \"total\": %llu}\n",

@@ -1,7 +1,9 @@
-/* Threads that begin together and sleep, each so often and so long.
+/* Threads that begin together and sleep, each so often and so long. The clock of a sleep runs before the thread has left its
+ * processor: who has to wait for that sleeps less. So they have a priority that nothing else has, where they may.
  *
  * Usage: sleepers THREADS TIMES MILLISECONDS */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -22,6 +24,8 @@ int main(int argc, char **argv) {
     long count = atol(argv[1]);
     times = atol(argv[2]);
     milliseconds = atol(argv[3]);
+    struct sched_param first = {.sched_priority = 1};
+    sched_setscheduler(0, SCHED_FIFO, &first);
     pthread_t *threads = calloc((size_t)count, sizeof *threads);
     pthread_attr_t small;
     pthread_attr_init(&small);

@@ -54,7 +54,7 @@ impl Bench {
         let forker = setting.path(&forker_name());
         fs::copy(fs::canonicalize("/bin/sh")?, &forker)?;
         let mut chain = Command::new(setting.workload("chain.c")?);
-        let busy = setting.start("busy", chain.args(["600000", "--now-and-then"]))?;
+        let busy = setting.start("busy", chain.args(["600000", "--seldom"]))?;
         Ok(Some(Bench {
             setting,
             forker,
