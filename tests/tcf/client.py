@@ -95,7 +95,20 @@ async def profiled(channel: Channel, arguments: argparse.Namespace) -> dict[str,
         for id in arguments.id
     ]
     found = [one.as_json() for one in await asyncio.gather(*runs)]
-    return found[0] if len(found) == 1 else {"profiles": found}
+    result = found[0] if len(found) == 1 else {"profiles": found}
+    if arguments.events:
+        result["events"] = [told(event) for event in channel.events]
+    return result
+
+
+def told(event: Any) -> dict[str, Any]:
+    """An event, and when it came."""
+    return {
+        "at": event.at,
+        "service": event.service,
+        "event": event.name,
+        "arguments": event.arguments,
+    }
 
 
 async def watch(channel: Channel, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -103,13 +116,7 @@ async def watch(channel: Channel, arguments: argparse.Namespace) -> list[dict[st
     until, seen = time.monotonic() + arguments.seconds, 0
     while time.monotonic() < until:
         for event in channel.events[seen:]:
-            line = {
-                "at": event.at,
-                "service": event.service,
-                "event": event.name,
-                "arguments": event.arguments,
-            }
-            print(json.dumps(line), flush=True)
+            print(json.dumps(told(event)), flush=True)
         seen = len(channel.events)
         if channel.closed is not None:
             raise channel.closed
@@ -222,6 +229,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     one.add_argument(
         "--settle", action="store_true", help="stops the process at the end, until all samples are here"
     )
+    one.add_argument("--events", action="store_true", help="all that came meanwhile, too")
     one = commands.add_parser("watch")
     one.add_argument("--seconds", type=float, default=5)
     one = commands.add_parser("call")
