@@ -247,6 +247,8 @@ pub struct CopyHead {
     pub all_known: u64,
     /// By DWARF's number.
     pub registers: [u64; REGISTERS],
+    /// Pages that could not be read, of which the copied bytes are 0: a bit each, the lowest for what is copied of the first.
+    pub absent: u64,
 }
 
 /// Counts of one processor: value of the per-CPU map `UNWIND_COUNTERS`.
@@ -306,7 +308,7 @@ const _: () = assert!(size_of::<Process>() == 16);
 const _: () = assert!(size_of::<Mapping>() == MAPPING_WORDS as usize * 8);
 const _: () = assert!(size_of::<Table>() == 32);
 const _: () = assert!(size_of::<Rule>() == 16);
-const _: () = assert!(size_of::<CopyHead>() == 152);
+const _: () = assert!(size_of::<CopyHead>() == 160);
 const _: () = assert!(SEGMENT_WORDS.is_power_of_two() && SEGMENT_WORDS <= 1 << 24);
 
 #[cfg(test)]

@@ -62,9 +62,10 @@ pub unsafe fn emit(record: *const u8, len: u64, level: u32) -> Result<(), Full> 
         unwind::write_head(copy, walk);
         let sp = addr_of!((*copy).registers[profiler_common::unwind::REGISTER_SP as usize]);
         let first = sp.read_volatile().wrapping_sub(PROOF_BELOW);
+        let absent = addr_of_mut!((*copy).absent);
         let bytes = section.add((HEAD_BYTES + COPY_HEAD_BYTES) as usize);
         // Words, so that the padding behind them lies at a multiple of 8.
-        let mut copied = unwind::copy_stack::<PROOF_BYTES>(bytes, first) & !7;
+        let mut copied = unwind::copy_stack::<PROOF_BYTES, false>(bytes, first, absent) & !7;
         asm!(
             "if {0} <= {most} goto +1",
             "{0} = {most}",

@@ -97,7 +97,8 @@ pub unsafe fn copy(to: *mut u8, level: u32) -> u64 {
         let copy = to.add(size_of::<SectionHead>()).cast::<CopyHead>();
         write_head(copy, walk);
         let bytes = to.add(size_of::<SectionHead>() + size_of::<CopyHead>());
-        let copied = copy_stack::<COPY_BYTES>(bytes, get!(walk, registers[SP]));
+        let absent = addr_of_mut!((*copy).absent);
+        let copied = copy_stack::<COPY_BYTES, true>(bytes, get!(walk, registers[SP]), absent);
         let len = size_of::<CopyHead>() as u64 + copied;
         let head = SectionHead {
             kind: SECTION_STACK_COPY,
@@ -133,42 +134,53 @@ pub unsafe fn write_head(copy: *mut CopyHead, walk: *mut Walk) {
     }
 }
 
-/// Copies the stack from `sp` on, page by page, up to one that can't be read.
+/// Copies the stack from `sp` on, page by page, up to the last one that can be read, and notes those before it that can't: a
+/// function makes room in pages that it has not come to yet, and what called it lies behind. Without `HOLES` it ends at the first one.
 ///
 /// # Safety
-/// `to` has room for `BYTES`.
+/// `to` has room for `BYTES`, `absent` can be written to.
 #[inline(always)]
-pub unsafe fn copy_stack<const BYTES: usize>(to: *mut u8, sp: u64) -> u64 {
+pub unsafe fn copy_stack<const BYTES: usize, const HOLES: bool>(
+    to: *mut u8,
+    sp: u64,
+    absent: *mut u64,
+) -> u64 {
     // To the end of the page: 1 to 4096 bytes, in a form that the verifier can follow.
     let mut rest = !sp;
     // SAFETY: a plain AND of a register.
     unsafe { asm!("{0} &= 0xfff", inout(reg) rest) };
     let first = rest + 1;
-    // SAFETY: the caller's; the last piece ends at BYTES.
+    let pages = BYTES as u64 / PAGE_BYTES;
+    // SAFETY: the caller's; the last piece ends at BYTES. What can't be read leaves zeros.
     unsafe {
-        if read_user(to.cast(), first as u32, sp as *const _) != 0 {
-            return 0;
+        absent.write_volatile(0);
+        let note = |page: u64| absent.write_volatile(absent.read_volatile() | 1 << page);
+        let (mut end, mut copied) = (0, first);
+        if read_user(to.cast(), first as u32, sp as *const _) == 0 {
+            end = first;
+        } else if HOLES {
+            note(0);
+        } else {
+            return end;
         }
-        let mut copied = first;
-        for _ in 0..BYTES as u64 / PAGE_BYTES - 1 {
+        for page in 1..pages {
             let from = sp.wrapping_add(copied);
             let piece = to.add(copied as usize).cast();
-            if read_user(piece, PAGE_BYTES as u32, from as *const _) != 0 {
-                return copied;
-            }
             copied += PAGE_BYTES;
+            if read_user(piece, PAGE_BYTES as u32, from as *const _) == 0 {
+                end = copied;
+            } else if HOLES {
+                note(page);
+            } else {
+                return end;
+            }
         }
         let last = PAGE_BYTES - 1 - rest;
         let from = sp.wrapping_add(copied);
-        if last > 0
-            && read_user(
-                to.add(copied as usize).cast(),
-                last as u32,
-                from as *const _,
-            ) == 0
-        {
-            copied += last;
+        let piece = to.add(copied as usize).cast();
+        if last > 0 && read_user(piece, last as u32, from as *const _) == 0 {
+            end = copied + last;
         }
-        copied
+        end
     }
 }

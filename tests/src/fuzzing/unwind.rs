@@ -143,6 +143,7 @@ fn wander(table: &Table, stack: &[u8]) {
     let memory = StackCopy {
         address: 0x1000,
         bytes: stack,
+        absent: 0,
     };
     for page in 0..table.pages.len().min(64) as u64 {
         let start = Start {

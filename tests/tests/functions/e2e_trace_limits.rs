@@ -181,7 +181,7 @@ fn the_budget_holds() -> Outcome {
     };
     for returns in ["auto", "ret-insn"] {
         let run = Session::of(&setting, &program)
-            .arguments(&["compiled", "turns", "7"])
+            .arguments(&["compiled", "turns", "10"])
             .record(&["--trace", "compiled", "--returns", returns])
             .record(&["--budget", "5%", "--no-samples"])
             .probed(&["compiled"])

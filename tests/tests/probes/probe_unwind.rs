@@ -429,6 +429,7 @@ fn a_stack_is_copied_where_there_is_no_table() {
             let start = Start::from(&copy.head);
             let stack = StackCopy {
                 address: start.registers[7],
+                absent: copy.head.absent,
                 bytes: &copy.bytes,
             };
             let walked = walk(&start, &[], &code, &stack);

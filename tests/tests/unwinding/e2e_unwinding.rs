@@ -793,8 +793,8 @@ fn what_is_gone_is_no_failure() -> Outcome {
             assert!(!exit || own && sample.user.len() == 1, "{}", what());
         }
         assert!(sample.user_end != StackEnd::NoMapping, "{}", what());
-        // While a page that a child shares is replaced by a copy, it is not there: maybe the stack's.
-        let replaced = in_kernel(sample, &["handle_mm_fault"]);
+        // While a page that a child shares is replaced by a copy, it is not there: maybe one with return addresses.
+        let replaced = in_kernel(sample, &["wp_page_copy", "do_wp_page"]);
         let unreadable = sample.user_end == StackEnd::BadMemory;
         assert!(!unreadable || replaced, "{}", what());
     }
@@ -802,6 +802,39 @@ fn what_is_gone_is_no_failure() -> Outcome {
     let said = "had no memory left: process ending or in exec";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     eprintln!("{exits} at an exit, {execs} in an exec, all: {counts:?}");
+    Ok(())
+}
+
+/// A function's frame reaches into pages of the stack that are not there: who made room for it is found all the same, while
+/// there is no table as well, and what is copied of the stack can't begin where it does.
+#[test]
+fn pages_that_are_not_there_yet_cut_no_stack() -> Outcome {
+    let Some((setting, _)) = setting("pages_that_are_not_there_yet_cut_no_stack")? else {
+        return Ok(());
+    };
+    let flags = ["-O2", "-fno-stack-clash-protection"];
+    let path = copied(
+        &setting,
+        &program("unwind_deeper", &flags, "unwind/deeper.c")?,
+    )?;
+    let mut found = 0;
+    // The table comes within some milliseconds.
+    for _ in 0..4 {
+        let (_, recording) = setting.record(&["-F", "4999", "--", &path, "5000"])?;
+        for sample in &recording.samples {
+            assert!(
+                sample.user_end != StackEnd::BadMemory,
+                "{:?}, {:?}",
+                sample.user,
+                sample.kernel
+            );
+            let chain = sample.chain();
+            let leads = |from: &str| chain.first() == Some(&from) && chain.contains(&"main");
+            let is_fault = sample.kernel.iter().any(|of| of.name == "exc_page_fault");
+            found += usize::from(is_fault && (leads("deeper_at") || leads("deeper_still")));
+        }
+    }
+    assert!(found > 50, "{found}");
     Ok(())
 }
 

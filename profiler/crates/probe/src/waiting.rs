@@ -219,6 +219,7 @@ impl Found {
             is_return: 0,
             all_known: 1,
             registers: BY_NUMBER.map(|index| self.registers[index]),
+            absent: 0,
         };
         let user = RawStack {
             bytes: Bytes::new(),

@@ -471,6 +471,7 @@ mod tests {
         let memory = StackCopy {
             address: 0x20000,
             bytes: &stack,
+            absent: 0,
         };
         let mut start = Start {
             pc: 0x4000,

@@ -400,12 +400,25 @@ pub struct StackCopy<'a> {
     pub address: u64,
     /// What was there.
     pub bytes: &'a [u8],
+    /// Pages that could not be read, as [`CopyHead::absent`] has them.
+    pub absent: u64,
+}
+
+impl StackCopy<'_> {
+    fn is_absent(&self, address: u64) -> bool {
+        const PAGE_BYTES: u64 = 4096;
+        let page = (address / PAGE_BYTES).wrapping_sub(self.address / PAGE_BYTES);
+        page < 64 && self.absent >> page & 1 != 0
+    }
 }
 
 impl Memory for StackCopy<'_> {
     fn read_u64(&self, address: u64) -> Option<u64> {
         let at = usize::try_from(address.checked_sub(self.address)?).ok()?;
         let word = self.bytes.get(at..)?.first_chunk()?;
+        if self.is_absent(address) || self.is_absent(address.wrapping_add(7)) {
+            return None;
+        }
         Some(u64::from_le_bytes(*word))
     }
 }
@@ -417,6 +430,32 @@ mod tests {
     use profiler_common::unwind::FP_UNKNOWN;
 
     const STACK: u64 = 0x7000_0000;
+
+    #[test]
+    fn what_could_not_be_read_of_a_stack_is_not_0() {
+        let bytes = [7; 16 + 2 * 4096];
+        let copy = StackCopy {
+            address: STACK - 16,
+            bytes: &bytes,
+            absent: 0b010,
+        };
+        let word = Some(u64::from_le_bytes([7; 8]));
+        let read = |address: u64| copy.read_u64(STACK.wrapping_add(address));
+        assert_eq!(
+            (read(0_u64.wrapping_sub(8)), read(4096), read(8184)),
+            (word, word, word)
+        );
+        for absent in [
+            0_u64.wrapping_sub(24),
+            0_u64.wrapping_sub(4),
+            0,
+            4088,
+            4095,
+            8192,
+        ] {
+            assert_eq!(read(absent), None, "{absent:#x}");
+        }
+    }
 
     /// Code at 0x1000 has the rule that is tried, at 0x2000 the outermost function, at 0x3000 no rule,
     /// at 0x4000 code made at run time.

@@ -242,6 +242,7 @@ pub(super) fn walk_on(
     };
     let memory = StackCopy {
         address: copy.head.registers[usize::from(profiler_common::unwind::REGISTER_SP)],
+        absent: copy.head.absent,
         bytes: &copy.bytes,
     };
     let walked = walk(&Start::from(&copy.head), before, &code, &memory);
