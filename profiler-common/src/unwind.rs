@@ -34,6 +34,8 @@ pub const MAX_MAPPINGS: u32 = 1 << 14;
 pub const PAGE_BITS: u32 = 12;
 /// Words of a mapping.
 pub const MAPPING_WORDS: u32 = 4;
+/// Bytes of the pages in which user memory is there or is not.
+pub const PAGE_BYTES: u64 = 4096;
 /// Most bytes of a stack in one sample, for user space to unwind.
 pub const COPY_BYTES: usize = 16 << 10;
 
@@ -247,7 +249,8 @@ pub struct CopyHead {
     pub all_known: u64,
     /// By DWARF's number.
     pub registers: [u64; REGISTERS],
-    /// Pages that could not be read, of which the copied bytes are 0: a bit each, the lowest for what is copied of the first.
+    /// Pages ([`PAGE_BYTES`]) that could not be read, of which the copied bytes are 0: a bit each, the lowest for what is copied
+    /// of the first.
     pub absent: u64,
 }
 

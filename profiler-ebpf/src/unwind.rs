@@ -18,7 +18,7 @@ use profiler_common::{
         END_BAD_MEMORY, END_COMPLETE, END_JIT, END_NO_MAPPING, END_NO_RULE, END_NO_TABLE,
         END_TRUNCATED,
     },
-    unwind::{FIRST_RULE, MAPPING_JIT, REGISTER_FP, REGISTER_SP, RULE_END},
+    unwind::{FIRST_RULE, MAPPING_JIT, PAGE_BYTES, REGISTER_FP, REGISTER_SP, RULE_END},
 };
 
 use crate::{
@@ -36,8 +36,6 @@ const FP: usize = REGISTER_FP as usize;
 
 /// A value of [`Walk::bx`]: no address of user space, so that reading there fails.
 const BX_LOST: u64 = u64::MAX;
-
-const PAGE_BYTES: u64 = 4096;
 
 /// A word of the walk.
 macro_rules! get {

@@ -6,7 +6,7 @@
 #include <link.h>
 #include <stdlib.h>
 
-enum { TURNS = 15000000, TURNS_WITHOUT = 31 };
+enum { TURNS = 15000000, SLOW_EACH = 32 };
 
 #ifdef __x86_64__
 extern ElfW(Dyn) _DYNAMIC[];
@@ -36,7 +36,7 @@ int main(void) {
         void *memory = (void *)16;
         for (int is_free = 0; is_free < 2; is_free++) {
             void **stub = is_free ? &stub_of_free : &stub_of_malloc;
-            if (turn % (TURNS_WITHOUT + 1) == 0) {
+            if (turn % SLOW_EACH == 0) {
                 for (size_t slot = 0; slot < count; slot++) forget((const void *)slots[slot].r_offset);
                 forget(stub);
             }

@@ -105,8 +105,8 @@ pub(super) fn encoded(event: &RawEvent, sample: &RawSample) -> Vec<u8> {
     stack(&mut bytes, SECTION_USER_STACK, &sample.user);
     if let Some(copy) = &sample.copy {
         let head = [copy.head.pc, copy.head.is_return, copy.head.all_known];
-        let words = head.into_iter().chain(copy.head.registers);
-        let words = words.chain([copy.head.absent]);
+        let head = head.into_iter().chain(copy.head.registers);
+        let words = head.chain([copy.head.absent]);
         let mut payload: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         payload.extend(&copy.bytes);
         section(&mut bytes, SECTION_STACK_COPY, 0, &payload);

@@ -26,7 +26,7 @@ use profiler_common::sample::{
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_GO_SWITCH, CFA_MEMORY, CFA_OTHER_STACK, CFA_PLT, CFA_REGISTER,
     CFA_RETURN_REGISTER, CFA_SIGNAL, CFA_UNLESS_NEW, CopyHead, FP_AT_CFA, FP_AT_FP, FP_SAME,
-    REGISTER_BX, REGISTER_FP, REGISTER_SP, REGISTERS, Rule,
+    PAGE_BYTES, REGISTER_BX, REGISTER_FP, REGISTER_SP, REGISTERS, Rule,
 };
 use profiler_common::{INNERMOST_FRAMES, MAX_USER_DEPTH, MAX_USER_FRAMES, OUTERMOST_FRAMES};
 
@@ -406,7 +406,6 @@ pub struct StackCopy<'a> {
 
 impl StackCopy<'_> {
     fn is_absent(&self, address: u64) -> bool {
-        const PAGE_BYTES: u64 = 4096;
         let page = (address / PAGE_BYTES).wrapping_sub(self.address / PAGE_BYTES);
         page < 64 && self.absent >> page & 1 != 0
     }
@@ -440,20 +439,10 @@ mod tests {
             absent: 0b010,
         };
         let word = Some(u64::from_le_bytes([7; 8]));
-        let read = |address: u64| copy.read_u64(STACK.wrapping_add(address));
-        assert_eq!(
-            (read(0_u64.wrapping_sub(8)), read(4096), read(8184)),
-            (word, word, word)
-        );
-        for absent in [
-            0_u64.wrapping_sub(24),
-            0_u64.wrapping_sub(4),
-            0,
-            4088,
-            4095,
-            8192,
-        ] {
-            assert_eq!(read(absent), None, "{absent:#x}");
+        let read = |at: i64| copy.read_u64(STACK.wrapping_add_signed(at));
+        assert_eq!([read(-8), read(4096), read(8184)], [word; 3]);
+        for at in [-24, -4, 0, 4088, 4095, 8192] {
+            assert_eq!(read(at), None, "{at}");
         }
     }
 
