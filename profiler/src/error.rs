@@ -6,6 +6,8 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use profiler_model::text::with_causes;
+
 /// Exit status for a wrong command line.
 pub const USAGE: u8 = 2;
 /// Exit status for anything else that failed.
@@ -45,7 +47,7 @@ impl Failure {
                 message: String::new(),
             };
         }
-        Failure::failed(format!("{what}: {}", chain(error)))
+        Failure::failed(format!("{what}: {}", with_causes(error)))
     }
 }
 
@@ -63,7 +65,7 @@ impl<E: Error + 'static> From<E> for Failure {
                 message: String::new(),
             };
         }
-        Failure::failed(chain(&error))
+        Failure::failed(with_causes(&error))
     }
 }
 
@@ -77,26 +79,6 @@ impl<T, E: Error + 'static> Context<T> for Result<T, E> {
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T, Failure> {
         self.map_err(|error| Failure::because(what(), &error))
     }
-}
-
-/// An error and its causes, joined by colons; a cause that the text already tells is left out.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    // Some libraries put line breaks into their errors; ours are one line.
-    text.split(['\n', '\r'])
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 /// Whether the reader of our output went away, which is no error of ours.

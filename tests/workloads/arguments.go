@@ -1,7 +1,10 @@
 // Calls one function for each way to pass a value of Go; see arguments.c for the lines with `//=`.
 package main
 
-import "errors"
+import (
+	"errors"
+	"runtime"
+)
 
 type point struct{ x, y int32 }
 type big struct{ a, b, c, d, e, f, g, h, i, j int }
@@ -58,6 +61,9 @@ func onStack(a int, b big, c int) int { return a + b.j + c*0 }
 //= several(n: 4) -> {~r0: 5, ~r1: *
 //go:noinline
 func several(n int) (int, error) { return n + 1, errors.New("no") }
+
+// Only this thread stops at breakpoints of who has started the program.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	signedInts(-1, -2, -3, -4, -5)

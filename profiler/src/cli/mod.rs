@@ -16,6 +16,7 @@ macro_rules! say {
 #[cfg(feature = "fronts")]
 mod activation;
 mod analyse;
+mod anew;
 mod convert;
 mod doctor;
 mod files;
@@ -135,9 +136,24 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether it may load programs into the kernel.
+    fn loads_programs(&self) -> bool {
+        match self {
+            Command::Record(_) | Command::Top(_) | Command::Doctor => true,
+            #[cfg(feature = "bytefrog")]
+            Command::Stream(_) => true,
+            #[cfg(feature = "fronts")]
+            Command::Serve(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Runs the program with these arguments; returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let starts = anew::starts();
     // A recording has started it, to hold its probes.
     if arguments
         .first()
@@ -164,7 +180,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     profiler_probe::offer();
     profiler_resolve::offer_names();
     profiler_target::container::offer_reading();
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are asked for: they go to standard output and are no failure.
@@ -179,6 +195,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     start_logging(&cli.common);
+    if cli.command.loads_programs() && profiler_probe::is_kernel_misjudged() {
+        anew::start(&arguments, starts);
+    }
     let work = work(cli.command);
     match work(&cli.common) {
         Ok(status) => status,

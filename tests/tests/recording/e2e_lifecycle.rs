@@ -181,6 +181,30 @@ fn stopped_and_continued_while_it_begins() -> Outcome {
     Ok(())
 }
 
+/// What the loader finds out of the kernel, once in a process, it finds out wrongly when it is disturbed at that: the program
+/// is started anew, before anything else. Who is started by it does not see that.
+#[test]
+fn disturbed_at_its_first_loads() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::disturbed_at_its_first_loads")? else {
+        return Ok(());
+    };
+    let mut command = Command::new("strace");
+    // What the kernel says when a signal has come.
+    command.args(["-o", "bpf.txt", "-e", "trace=bpf,execve"]);
+    command.args(["-e", "inject=bpf:error=EAGAIN:when=1..40"]);
+    command.arg(setting.profiler_path());
+    command.args(["record", "-o", "out.cap", "--", "sh", "-c", "env; exit 7"]);
+    let ended = setting.start("strace", &mut command)?.end(LIMIT)?;
+    let ended = ended.expect_status(7)?;
+    assert!(ended.stdout.contains("PATH="), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("ANEW"), "{}", ended.stdout);
+    let calls = fs::read_to_string(setting.path("bpf.txt"))?;
+    let anew = calls.matches("execve(\"/proc/self/exe\", [").count();
+    assert!(anew > 0, "it has not come to what it was to do");
+    assert_eq!(setting.recording()?.damaged, 0);
+    Ok(())
+}
+
 /// `kill -9` loses at most the last second.
 #[test]
 fn killed_profiler_leaves_a_readable_capture() -> Outcome {

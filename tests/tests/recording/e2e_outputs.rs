@@ -1,12 +1,16 @@
 //! What recordings become: files in other formats, reports, and the words of info and doctor.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use profiler_tests::Outcome;
+use profiler_tests::process::burnt;
 use profiler_tests::recording::Recording;
-use profiler_tests::setting::Setting;
+use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::share;
 use profiler_tests::xml;
+use rustix::process::Signal;
 
 /// Several outputs of one recording: a well-formed picture, folded stacks that add up, a capture.
 #[test]
@@ -140,30 +144,23 @@ fn one_account_of_what_was_lost() -> Outcome {
     let Some(setting) = Setting::new("e2e_outputs::one_account_of_what_was_lost")? else {
         return Ok(());
     };
-    let program = setting.workload("fork_storm.c")?;
-    let program = program.to_string_lossy();
-    // A buffer of a page, which a burst of samples of deep kernel stacks fills.
-    let recorded = setting
-        .run(&[
-            "record",
-            "--off-cpu",
-            "-F",
-            "20000",
-            "--buffer",
-            "4K",
-            "-o",
-            "x.cap",
-            "--",
-            &program,
-            "300",
-            "2",
-            "500",
-        ])?
-        .success()?;
-    let report = setting.run(&["report", "x.cap"])?.success()?;
-    let info = setting.run(&["info", "x.cap"])?.success()?;
+    // Whoever is stopped reads nothing, and a buffer of a page is full soon.
+    let program = setting.workload("chain.c")?;
+    let program = setting.start("chain", Command::new(program).arg("60000"))?;
+    let pid = program.pid().to_string();
+    let recorder =
+        setting.start_recording(&["-F", "4999", "--buffer", "4K", "--off-cpu", "-p", &pid])?;
+    recorder.signal(Signal::STOP)?;
+    burnt(program.pid(), Duration::from_millis(200))?;
+    recorder.signal(Signal::CONT)?;
+    burnt(program.pid(), Duration::from_millis(50))?;
+    recorder.signal(Signal::INT)?;
+    let recorded = recorder.end(LIMIT)?.success()?;
+    program.signal(Signal::KILL)?;
+    let report = setting.run(&["report", "out.cap"])?.success()?;
+    let info = setting.run(&["info", "out.cap"])?.success()?;
     let json = setting
-        .run(&["report", "--format", "json", "x.cap"])?
+        .run(&["report", "--format", "json", "out.cap"])?
         .success()?
         .json()?;
 

@@ -1,12 +1,13 @@
 //! Text from outside: what is shown of it, and the durations and globs that people write.
 //!
 //! A name of a target -> the same without what a terminal would act upon; `1.5s` -> a [`Duration`]; `std::*` -> a
-//! [`Glob`]. What does not belong here: how numbers are shown.
+//! [`Glob`]; an error and its causes -> a line. What does not belong here: how numbers are shown.
 
 mod glob;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 use std::hash::RandomState;
 use std::time::Duration;
 
@@ -35,6 +36,26 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Whether a character could reorder the line that it is shown in.
 pub fn reorders(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// An error and its causes, joined by colons, in one line; a cause that the text already tells is left out.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    // Some libraries put line breaks into their errors.
+    text.split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// `text` without what could steer a terminal or reorder a line: such characters are written as escapes.

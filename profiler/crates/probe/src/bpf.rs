@@ -251,6 +251,17 @@ pub(super) struct LoadAs {
     pub(super) function: u32,
 }
 
+/// An instruction: code, destination, source, offset, constant.
+pub(super) fn instruction(code: u8, to: u8, from: u8, off: i16, imm: i32) -> bpf_insn {
+    bpf_insn {
+        code,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(to, from),
+        off,
+        imm,
+    }
+}
+
 /// Loads a program. `log` takes what the verifier has to say.
 pub(super) fn load_program(
     name: &CStr,

@@ -26,6 +26,7 @@ mod interpreters;
 mod load;
 mod losses;
 mod memory;
+mod misjudged;
 mod offsets;
 pub mod privileges;
 mod ring;
@@ -59,6 +60,7 @@ pub use calls::{
     call_support, keep, offer,
 };
 pub use error::ProbeError;
+pub use misjudged::is_kernel_misjudged;
 pub use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 pub use sampler::{AttachedSource, max_frequency_hz};
 pub use source::{COUNTERS, CPU_CLOCK, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};

@@ -35,6 +35,7 @@ use super::{
     waits::WaitSettings,
     watched,
 };
+use profiler_model::text::with_causes;
 use profiler_target::Filter;
 
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
@@ -408,5 +409,5 @@ pub(super) fn refused(error: &(dyn Error + 'static)) -> ProbeError {
         let io = io::Error::from_raw_os_error(libc::EPERM);
         return ProbeError::from_io("load the kernel-side programs", io);
     }
-    ProbeError::Load(error.to_string())
+    ProbeError::Load(with_causes(error))
 }

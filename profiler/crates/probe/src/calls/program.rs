@@ -14,7 +14,7 @@ use profiler_common::call::COOKIE_PLACE;
 
 use crate::{
     ProbeError,
-    bpf::LoadAs,
+    bpf::{LoadAs, instruction},
     instructions::{self, Program},
 };
 
@@ -40,30 +40,23 @@ fn unless_in(map: BorrowedFd<'_>) -> [bpf_insn; 13] {
     const MAP_LOOKUP_ELEM: i32 = 1;
     /// That the number is a descriptor.
     const MAP_FD: u8 = 1;
-    let new = |code, to, from, off, imm| bpf_insn {
-        code,
-        _bitfield_align_1: [],
-        _bitfield_1: bpf_insn::new_bitfield_1(to, from),
-        off,
-        imm,
-    };
     [
         // The context, which calls do not change there.
-        new(MOVE, 6, 1, 0, 0),
-        new(CALL, 0, 0, 0, GET_CURRENT_PID_TGID),
+        instruction(MOVE, 6, 1, 0, 0),
+        instruction(CALL, 0, 0, 0, GET_CURRENT_PID_TGID),
         // The process, in the upper half, goes onto the stack.
-        new(0x77, 0, 0, 0, 32),
-        new(0x63, 10, 0, -4, 0),
-        new(0x18, 1, MAP_FD, 0, map.as_raw_fd()),
-        new(0, 0, 0, 0, 0),
-        new(MOVE, 2, 10, 0, 0),
-        new(0x07, 2, 0, 0, -4),
-        new(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
+        instruction(0x77, 0, 0, 0, 32),
+        instruction(0x63, 10, 0, -4, 0),
+        instruction(0x18, 1, MAP_FD, 0, map.as_raw_fd()),
+        instruction(0, 0, 0, 0, 0),
+        instruction(MOVE, 2, 10, 0, 0),
+        instruction(0x07, 2, 0, 0, -4),
+        instruction(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
         // It goes on behind the end if nothing was found.
-        new(0x15, 0, 0, 2, 0),
-        new(0xb7, 0, 0, 0, 0),
-        new(0x95, 0, 0, 0, 0),
-        new(MOVE, 1, 6, 0, 0),
+        instruction(0x15, 0, 0, 2, 0),
+        instruction(0xb7, 0, 0, 0, 0),
+        instruction(0x95, 0, 0, 0, 0),
+        instruction(MOVE, 1, 6, 0, 0),
     ]
 }
 

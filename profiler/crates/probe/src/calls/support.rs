@@ -13,12 +13,12 @@ use std::{
     time::Instant,
 };
 
-use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
+use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 
 use super::{PATIENCE, keeper::Keeper, link, specimen::NOP5};
 use crate::{
     ProbeError,
-    bpf::{self, Places},
+    bpf::{self, Places, instruction as insn},
     load,
 };
 
@@ -162,15 +162,4 @@ fn load_trial(counts: &OwnedFd, attach_type: Option<bpf_attach_type>) -> io::Res
         function: 0,
     };
     load::unless_disturbed(|| bpf::load_program(c"call_trial", &program, &load_as, &mut []))
-}
-
-/// An instruction: code, destination, source, offset, constant.
-fn insn(code: u8, to: u8, from: u8, off: i16, imm: i32) -> bpf_insn {
-    bpf_insn {
-        code,
-        _bitfield_align_1: [],
-        _bitfield_1: bpf_insn::new_bitfield_1(to, from),
-        off,
-        imm,
-    }
 }
