@@ -114,8 +114,8 @@ impl Bench {
         Ok((ended, Recording::read(&capture)?))
     }
 
-    /// The same of workloads that run in the time that is recorded, and stand still while a recording begins and
-    /// looks for names, which takes longer: five that are busy hold up whatever else the machine does.
+    /// The same of workloads that run in the time that is recorded, and stand still before and after it: five that are busy
+    /// hold up whatever else the machine does.
     fn record_workloads(
         &self,
         workloads: &Workloads,
@@ -135,7 +135,6 @@ impl Bench {
     ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
         let capture = self.unprivileged.folder.join(CAPTURE);
         let _ = fs::remove_file(&capture);
-        workloads.signal(Signal::STOP)?;
         profiler.args(["record", "-o", CAPTURE]).args(arguments);
         let folder = self.unprivileged.setting.folder();
         let mut recorder = Running::start(profiler.stdin(Stdio::null()), folder, "as")?;
@@ -145,7 +144,6 @@ impl Bench {
         std::thread::sleep(RECORDED);
         workloads.signal(Signal::STOP)?;
         let ended = recorder.end(LIMIT)?.success()?;
-        workloads.signal(Signal::CONT)?;
         Ok((ended, Recording::read(&capture)?))
     }
 
@@ -201,7 +199,7 @@ impl Bench {
         Ok(running)
     }
 
-    /// All workloads, each busy until it is dropped.
+    /// All workloads, each busy where it may run; they stand still.
     fn workloads(&self) -> std::io::Result<Workloads> {
         let mut running = vec![
             self.start_plain(READABLE, &[])?,
@@ -218,7 +216,9 @@ impl Bench {
         command.args(["--mount", "sh", "-c", &script]);
         running.push(self.start(ELSEWHERE, &mut command)?);
         std::thread::sleep(Duration::from_millis(300));
-        Ok(Workloads(running))
+        let workloads = Workloads(running);
+        workloads.signal(Signal::STOP)?;
+        Ok(workloads)
     }
 }
 
@@ -269,9 +269,10 @@ fn kernel_is_named(recording: &Recording) -> bool {
     frames.any(|frame| frame.named)
 }
 
-const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "999", "-d", "1", "--wait-names", "60"];
-/// The time of that.
-const RECORDED: Duration = Duration::from_secs(1);
+const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "999", "-d", LASTS, "--wait-names", "60"];
+/// The time of that: each of five has dozens of samples then, where half a processor is theirs.
+const RECORDED: Duration = Duration::from_millis(600);
+const LASTS: &str = "0.6";
 
 /// Memory of others is read by a process that is started while it can still get the right to.
 #[test]
@@ -330,7 +331,7 @@ fn the_documented_set_is_enough() -> Outcome {
         .map(|one| one.pid().to_string())
         .collect();
     let pids = pids.join(",");
-    let arguments = ["-F", "999", "-d", "1", "-p", &pids];
+    let arguments = ["-F", "999", "-d", LASTS, "-p", &pids];
     let (_, recording) = bench.record_workloads(&workloads, NOBODY, set, &arguments)?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(
@@ -340,8 +341,9 @@ fn the_documented_set_is_enough() -> Outcome {
             .all(|s| WORKLOADS.contains(&s.process.as_str()))
     );
 
-    let trace = |what: &str, pid: u32| -> Outcome {
-        let pid = pid.to_string();
+    let trace = |what: &str, traced: &Running| -> Outcome {
+        traced.signal(Signal::CONT)?;
+        let pid = traced.pid().to_string();
         let arguments = ["-d", "1", "--no-samples", "-p", &pid, "--trace", "outer"];
         let (ended, _) = bench.record(NOBODY, set, &arguments)?;
         let calls = ended.stderr.contains(" calls; 1 function had probes");
@@ -352,8 +354,8 @@ fn the_documented_set_is_enough() -> Outcome {
         );
         Ok(())
     };
-    trace(PRIVATE, private.pid())?;
-    trace(ELSEWHERE, elsewhere.pid())?;
+    trace(PRIVATE, private)?;
+    trace(ELSEWHERE, elsewhere)?;
 
     let chain = bench.unprivileged.setting.workload("chain.c")?;
     let command = ["-F", "499", "--", &chain.to_string_lossy(), "300"];
