@@ -195,6 +195,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     start_logging(&cli.common);
+    if arguments.last().is_some_and(|last| last == "--") {
+        // Variables of scripts may be empty.
+        say!("profiler: no command behind '--': name one, or leave '--' out");
+        return crate::error::USAGE;
+    }
     if cli.command.loads_programs() && profiler_probe::is_kernel_misjudged() {
         anew::start(&arguments, starts);
     }

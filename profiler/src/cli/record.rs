@@ -325,9 +325,10 @@ fn own_part(samples: u64, own_samples: u64, load: Load) -> Option<String> {
     };
     (own_samples > samples / 2).then(|| {
         format!(
-            "{what}: {} of {} are of the profiler itself ({remedy}--no-self leaves them out)",
+            "{what}: {} of {} {} of the profiler itself ({remedy}--no-self leaves them out)",
             quantity::count(own_samples),
             quantity::plural(samples, "sample"),
+            if own_samples == 1 { "is" } else { "are" },
         )
     })
 }

@@ -33,7 +33,7 @@ use super::privileges::{self, Later};
 use super::renounce::may_replace;
 use super::scratch::{self, Scratch};
 use super::session::{Gone, Priority, Session};
-use super::signals::{Heard, INTERRUPTED, Signals, Start, in_foreground, is_given_up};
+use super::signals::{Heard, Signals, Start, given_up, in_foreground};
 use super::tracer::TraceSummary;
 use super::writer::CaptureThread;
 
@@ -177,8 +177,10 @@ fn record(
 ) -> Result<Box<Finished>, Failure> {
     let event_loop = super::event_loop()?;
     let entered = event_loop.enter();
+    // From before the first signal is listened to: none passes between them.
+    let start = Start::watch().context(|| "failed to listen for signals")?;
     let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
-    let (mut session, mut recording) = begin(request, path, priority)?;
+    let (mut session, mut recording) = begin(request, path, priority, start)?;
     drop(entered);
     super::block_on(&event_loop, move || async move {
         let end = recording.watch(&mut session, &mut signals, later).await;
@@ -186,20 +188,22 @@ fn record(
     })
 }
 
-/// Starts it, unless a signal to end comes first.
+/// Starts it, unless a signal to end comes first, to the `start`.
 fn begin(
     request: Box<Request>,
     path: &Path,
     priority: &Priority,
+    start: Start,
 ) -> Result<(Box<Session>, Box<Recording>), Failure> {
-    let _start = Start::watch().context(|| "failed to listen for signals")?;
-    Recording::start(request, path, priority).map_err(|failure| match is_given_up() {
-        true => Failure {
-            status: INTERRUPTED,
+    let started = Recording::start(request, path, priority).map_err(|failure| match given_up() {
+        Some(status) => Failure {
+            status,
             message: "interrupted before anything was recorded".to_owned(),
         },
-        false => failure,
-    })
+        None => failure,
+    });
+    drop(start);
+    started
 }
 
 /// Why a recording ended.

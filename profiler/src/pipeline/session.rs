@@ -49,7 +49,7 @@ use self::command::Command;
 use self::cuts::{Border, Cut, Cuts};
 use self::walk::Walk;
 use self::window::Window;
-use super::signals::{Impatience, end_is_wanted};
+use super::signals::{Impatience, end_is_wanted, is_given_up};
 use super::targets::Target;
 use super::tracer::{Leaving, News, TraceSummary};
 
@@ -124,6 +124,9 @@ impl Session {
             }
         }
         self.cut_at_beginning();
+        if self.command.about_to_run().is_some() && is_given_up() {
+            return Err(Failure::failed("ended before the command was started"));
+        }
         self.command.run()?;
         self.window.count();
         self.say_when_it_begins();
@@ -163,9 +166,10 @@ impl Session {
 
     /// Waits until something is due. The future may be dropped while it waits.
     pub(super) async fn due(&mut self) -> Due {
-        let opening = self.window.opens_at();
+        let (opening, end) = (self.window.opens_at(), self.window.ends_at());
         tokio::select! {
             () = sleep_until(opening) => Due::Opening,
+            () = sleep_until(end), if self.awaited().is_none() => Due::Tick,
             () = readable(Some(&self.wake)) => Due::Buffers,
             () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,

@@ -20,8 +20,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What comes so soon after a signal was heard may be the same one, on another thread.
 const SAME: Duration = Duration::from_millis(100);
 
-/// Exit status of what a signal has ended.
+/// Exit status of what a person has ended, and of what somebody else has: as shells have it, 128 and the signal.
 pub(super) const INTERRUPTED: u8 = 130;
+const TERMINATED: u8 = 143;
 
 /// The signals that a recording obeys.
 pub(super) struct Signals {
@@ -184,7 +185,7 @@ pub(super) struct Impatience {
 }
 
 impl Impatience {
-    pub(super) fn watch(then: impl FnOnce() + Send + 'static) -> io::Result<Impatience> {
+    pub(super) fn watch(then: impl FnOnce(Heard) + Send + 'static) -> io::Result<Impatience> {
         let (over, is_over) = tokio::sync::oneshot::channel::<()>();
         let runtime = super::event_loop().map_err(|failure| io::Error::other(failure.message))?;
         let (mut interrupt, mut terminate) = {
@@ -198,8 +199,8 @@ impl Impatience {
         thread.spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = interrupt.recv() => then(),
-                    _ = terminate.recv() => then(),
+                    _ = interrupt.recv() => then(Heard::Interrupt),
+                    _ = terminate.recv() => then(Heard::Terminate),
                     _ = is_over => {}
                 }
             });
@@ -212,10 +213,9 @@ impl Impatience {
 const OVER: u8 = 0;
 /// One is.
 const STARTING: u8 = 1;
-/// A signal to end came while one was.
-const GIVEN_UP: u8 = 2;
 
-/// How the start of this process's recording stands.
+/// How the start of this process's recording stands: where a signal to end came while one was under way, the exit status that
+/// follows from it.
 static START: AtomicU8 = AtomicU8::new(OVER);
 
 /// A start that is under way. While it lives, a signal to end gives it up: what takes seconds (reading code,
@@ -228,9 +228,13 @@ pub(super) struct Start {
 impl Start {
     pub(super) fn watch() -> io::Result<Start> {
         START.store(STARTING, Ordering::Relaxed);
-        let give_up = || {
+        let give_up = |signal| {
+            let status = match signal {
+                Heard::Terminate => TERMINATED,
+                _ => INTERRUPTED,
+            };
             let relaxed = Ordering::Relaxed;
-            let _ = START.compare_exchange(STARTING, GIVEN_UP, relaxed, relaxed);
+            let _ = START.compare_exchange(STARTING, status, relaxed, relaxed);
         };
         Ok(Start {
             _watch: Impatience::watch(give_up)?,
@@ -246,7 +250,12 @@ impl Drop for Start {
 
 /// Whether a signal to end came while a start is under way.
 pub(super) fn is_given_up() -> bool {
-    START.load(Ordering::Relaxed) == GIVEN_UP
+    given_up().is_some()
+}
+
+/// The exit status of a start that a signal to end came to.
+pub(super) fn given_up() -> Option<u8> {
+    Some(START.load(Ordering::Relaxed)).filter(|&status| status > STARTING)
 }
 
 /// A hang-up; never, if that is ignored.

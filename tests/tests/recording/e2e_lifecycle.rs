@@ -205,6 +205,67 @@ fn disturbed_at_its_first_loads() -> Outcome {
     Ok(())
 }
 
+/// A signal to end that comes while all is made ready: the command is not started, nothing is written, and the status is that
+/// of the signal.
+#[test]
+fn told_to_end_before_the_command_is_started() -> Outcome {
+    let test = "e2e_lifecycle::told_to_end_before_the_command_is_started";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
+        for kind in [&["--off-cpu"][..], &["--trace", "*:main"]] {
+            // As long as that takes on a slow machine: seconds. The tracer is its child here.
+            let mut command = Command::new("strace");
+            command.args(["-D", "-o", "/dev/null", "-e", "trace=bpf"]);
+            command.args(["-e", "inject=bpf:delay_enter=30000"]);
+            command.arg(setting.profiler_path());
+            command
+                .args(["record", "--force", "-o", "early.cap"])
+                .args(kind);
+            command.args(["--", "touch", "ran"]);
+            let mut running = setting.start("record", &mut command)?;
+            let status = format!("/proc/{}/status", running.pid());
+            running.wait_until("listening to signals", LIMIT, |_| {
+                let status = fs::read_to_string(&status).unwrap_or_default();
+                let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+                let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+                status.starts_with("Name:\tprofiler")
+                    && caught.is_some_and(|mask| mask >> 14 & 1 == 1)
+            })?;
+            running.signal(signal)?;
+            let ended = running.end(LIMIT)?.expect_status(128 + number)?;
+            let said = "profiler: interrupted before anything was recorded\n";
+            assert_eq!(ended.stderr, said, "{kind:?}");
+            for name in ["ran", "early.cap"] {
+                assert!(!setting.path(name).exists(), "{kind:?}: {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// It lasts as long as it was to, and not until its buffers are looked at again.
+#[test]
+fn a_duration_is_kept() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::a_duration_is_kept")? else {
+        return Ok(());
+    };
+    let mut lasted = Vec::new();
+    for _ in 0..5 {
+        let recorded = ["record", "-a", "-d", "250ms", "--force", "-o", "out.cap"];
+        setting.run(&recorded)?.success()?;
+        let report = ["report", "--format", "json", "out.cap"];
+        let report = setting.run(&report)?.success()?.json()?;
+        let ns = |name: &str| report["header"][name].as_f64().ok_or("no time");
+        lasted.push((ns("to_ns")? - ns("from_ns")?) / 1e9);
+    }
+    // Somebody else may have the processor when it is over.
+    let least = lasted.iter().copied().fold(f64::MAX, f64::min);
+    assert!((0.25..0.295).contains(&least), "{lasted:?}");
+    Ok(())
+}
+
 /// `kill -9` loses at most the last second.
 #[test]
 fn killed_profiler_leaves_a_readable_capture() -> Outcome {

@@ -19,8 +19,8 @@ const MOST_UNSTEADY: usize = 12;
 /// What became of tests that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// They passed when they were run again.
-    pub(super) unsteady: Vec<usize>,
+    /// They passed when they were run again; and how often they had failed.
+    pub(super) unsteady: Vec<(usize, usize)>,
     pub(super) failures: Vec<usize>,
 }
 
@@ -34,20 +34,14 @@ pub(super) fn judge(
     let failed = bad.iter().filter(|(_, end)| *end == End::Failed).count();
     let to_run = to_run && failed <= MOST_UNSTEADY;
     for &(test, end) in bad {
-        let mut passed = false;
-        if end == End::Failed && to_run {
-            for _ in 0..RUNS {
-                let end = run(test)?;
-                passed = end == End::Passed;
-                if end != End::Failed {
-                    break;
-                }
-            }
+        let (mut end, mut failures) = (end, 0);
+        while end == End::Failed && to_run && failures < RUNS {
+            failures += 1;
+            end = run(test)?;
         }
-        if passed {
-            judged.unsteady.push(test);
-        } else {
-            judged.failures.push(test);
+        match end {
+            End::Passed => judged.unsteady.push((test, failures)),
+            _ => judged.failures.push(test),
         }
     }
     Ok(judged)
@@ -83,7 +77,7 @@ mod tests {
             }
             _ => End::Failed,
         });
-        assert_eq!(judged.unsteady, [4, 7]);
+        assert_eq!(judged.unsteady, [(4, 1), (7, 2)]);
         assert_eq!(judged.failures, [9]);
         assert_eq!(runs, [4, 7, 7, 9, 9]);
     }

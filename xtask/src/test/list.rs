@@ -116,11 +116,6 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Whether all tests are.
-    pub(super) fn all(&self) -> bool {
-        self.filters.is_empty() && self.skips.is_empty() && self.ignored == Ignored::Not
-    }
-
     /// Whether a test is, by its name.
     pub(super) fn by_name(&self, test: &Test) -> bool {
         let is = |word: &String| {
@@ -181,7 +176,6 @@ mod tests {
         assert_eq!(names(&["--exact", "a::one"]), [true, false]);
         assert_eq!(names(&["--exact", "y::b::two"]), [false, true]);
         assert_eq!(names(&["--exact", "one"]), [false, false]);
-        assert!(wanted(&[]).all() && !wanted(&["one"]).all());
         assert!(wanted(&[]).runs(&one) && !wanted(&[]).runs(&two));
         assert!(!wanted(&["--ignored"]).runs(&one) && wanted(&["--ignored"]).runs(&two));
         let both = wanted(&["--include-ignored"]);

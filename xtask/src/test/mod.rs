@@ -147,9 +147,16 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     let names = |tests_of: &[usize]| -> Vec<&str> {
         tests_of.iter().map(|test| &*tests[*test].name).collect()
     };
-    if !unsteady.is_empty() {
-        println!("\n{} failed once, and then passed:", unsteady.len());
-        for name in names(&unsteady) {
+    for (failures, how_often) in [(1, "once"), (2, "twice")] {
+        let these: Vec<usize> = unsteady
+            .iter()
+            .filter(|(_, failed)| *failed == failures)
+            .map(|(test, _)| *test)
+            .collect();
+        if !these.is_empty() {
+            println!("\n{} failed {how_often}, and then passed:", these.len());
+        }
+        for name in names(&these) {
             println!("  {name}");
         }
     }
@@ -167,8 +174,12 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             names(&failures).join(", ")
         )));
     }
-    if all.is_empty() && wanted.all() {
-        return Err(io::Error::other("no test was run"));
+    if all.is_empty() {
+        let why = match ignored + left_out {
+            0 => "no name has that in it",
+            _ => "those that are wanted run only with --long, or --ignored",
+        };
+        return Err(io::Error::other(format!("no test was run: {why}")));
     }
     if undeclared > 0 && std::env::var_os("CI").is_some_and(|value| value == "true") {
         return Err(io::Error::other(format!(

@@ -31,7 +31,7 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// Writing failed. What was written before reads as a capture.
-    #[error("failed to write {} at byte {offset}: {source}; the capture reads fine up to there, later events are dropped and counted until there is room", .path.display())]
+    #[error("failed to write {}{}", .path.display(), write_failure(*offset, source))]
     Write {
         /// The output.
         path: PathBuf,
@@ -101,6 +101,18 @@ pub enum CaptureError {
     /// A consumer of events failed.
     #[error("failed to write the output: {0}")]
     Sink(#[source] io::Error),
+}
+
+/// What became of a capture that could not be written from this byte on.
+fn write_failure(offset: u64, source: &io::Error) -> String {
+    let (place, kept) = match offset {
+        0 => (String::new(), "nothing is in it".to_owned()),
+        _ => (
+            format!(" at byte {offset}"),
+            "the capture reads fine up to there".to_owned(),
+        ),
+    };
+    format!("{place}: {source}; {kept}, later events are dropped and counted until there is room")
 }
 
 impl CaptureError {

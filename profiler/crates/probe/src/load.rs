@@ -315,16 +315,22 @@ where
     M::try_from(map).map_err(|error| refused(&error))
 }
 
-/// Loads a program, again while the verifier gives up because a signal came (a stop and a continue, say).
+/// Loads a program, again while the verifier gives up because a signal came (a stop and a continue, say). Those that can be
+/// held back are: after any failure the library asks again with all that the verifier has to say, which takes ten times as long.
 pub(super) fn unless_disturbed<T, E: Error + 'static>(
     mut load: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     for attempt in 1..MOST_ATTEMPTS {
-        match load() {
+        match unheard(&mut load) {
             Err(error) if is_disturbed(&error) => std::thread::sleep(PAUSE * attempt),
             result => return result,
         }
     }
+    unheard(&mut load)
+}
+
+fn unheard<T>(load: &mut impl FnMut() -> T) -> T {
+    let _unheard = sys::Unheard::begin();
     load()
 }
 
@@ -410,4 +416,32 @@ pub(super) fn refused(error: &(dyn Error + 'static)) -> ProbeError {
         return ProbeError::from_io("load the kernel-side programs", io);
     }
     ProbeError::Load(with_causes(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this thread would hear Ctrl-C.
+    fn hears() -> bool {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap();
+        blocked >> (libc::SIGINT - 1) & 1 == 0
+    }
+
+    #[test]
+    fn signals_wait_while_a_program_is_loaded() {
+        let mut heard = Vec::new();
+        let loaded = unless_disturbed(|| {
+            heard.push(hears());
+            match heard.len() {
+                1 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                attempts => Ok(attempts),
+            }
+        });
+        assert_eq!(loaded.unwrap(), 2);
+        assert_eq!(heard, [false, false]);
+        assert!(hears());
+    }
 }

@@ -10,13 +10,16 @@ use aya_obj::generated::bpf_prog_type;
 
 use crate::{
     bpf::{self, instruction},
-    load,
+    load, sys,
 };
 
 /// Whether this process goes without what the kernel has: only another one will do better. False where nothing can
 /// be loaded at all.
 pub fn is_kernel_misjudged() -> bool {
-    let believed = aya::features();
+    let believed = {
+        let _unheard = sys::Unheard::begin();
+        aya::features()
+    };
     // What all kernels have that it works on, and what came in one version (Linux 5.15).
     let oldest = believed.bpf_name()
         && believed.bpf_probe_read_kernel()

@@ -46,6 +46,31 @@ pub(super) fn block_signals() -> io::Result<()> {
     }
 }
 
+/// While it lives, this thread takes no signals that can be blocked: others of the process do, or they wait.
+pub(super) struct Unheard(libc::sigset_t);
+
+impl Unheard {
+    pub(super) fn begin() -> Unheard {
+        // SAFETY: two sets on this stack, given to calls that fill and read them; these fail for wrong arguments alone.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Unheard(before)
+        }
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        // SAFETY: a set that the call has filled in `begin`; it is only read.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Takes from the calling thread, as long as it lives, the right to open files: it is told that they are not
 /// there.
 pub(super) fn deny_opening() -> io::Result<()> {

@@ -249,7 +249,7 @@ impl Walk {
     /// While what is returned lives, a signal to end has [`Walk::await_names`] wait no longer.
     pub(super) fn be_hurried(&self) -> Option<Impatience> {
         let hurried = self.resolver.hurried();
-        let watched = Impatience::watch(move || hurried.store(true, Ordering::Relaxed));
+        let watched = Impatience::watch(move |_| hurried.store(true, Ordering::Relaxed));
         let unheard = |error: &io::Error| log::debug!("signals are not listened to: {error}");
         watched.inspect_err(unheard).ok()
     }

@@ -117,8 +117,13 @@ impl Window {
 
     /// Whether that time is over, however much there is to be resolved by then.
     pub(super) fn is_over(&self) -> bool {
-        let over = |lasts| self.started.elapsed() >= lasts;
-        !self.awaiting && self.lasts.is_some_and(over)
+        self.ends_at().is_some_and(|end| end <= Instant::now())
+    }
+
+    /// When that time will be over, if it is known.
+    pub(super) fn ends_at(&self) -> Option<Instant> {
+        let lasts = self.lasts.filter(|_| !self.awaiting)?;
+        self.started.checked_add(lasts)
     }
 
     /// How long it has gone on since it began.

@@ -52,6 +52,10 @@ pub(super) fn choose(
         // For what could have been meant.
         files.read_rest(plans);
     }
+    if is_given_up() {
+        // What was not read is not missing.
+        return Err(Failure::failed("interrupted"));
+    }
     // All is chosen before anything is planned: too much may be asked for.
     files.cover(plans, &mut coverage);
     let choices: Vec<&Choice> = files.choices().collect();
