@@ -283,7 +283,7 @@ fn a_container_as_a_scope() -> Outcome {
     let start =
         |what: String| Talking::start(Command::new("sh").args(["-c", &(inside.clone() + &what)]));
     let mut family = start(format!("exec {}", program.display()))?;
-    let other = start(format!("exec {} 20000", chain.display()))?;
+    let other = start(format!("exec {} 20000 --now-and-then", chain.display()))?;
     family.ask("name inside")?;
     let agent = Agent::start(&setting, &[])?;
     let id = family.id();
@@ -292,7 +292,7 @@ fn a_container_as_a_scope() -> Outcome {
             "profile",
             &id,
             "--seconds",
-            "3",
+            "2",
             "--frequency",
             "499",
             "--scope",
@@ -326,7 +326,7 @@ fn code_without_a_file() -> Outcome {
     let agent = Agent::start(&setting, &[])?;
     let jit = Talking::start(Command::new(program).arg("10000"))?;
     std::thread::sleep(Duration::from_millis(500));
-    let arguments = ["profile", &jit.id(), "--seconds", "3", "--frequency", "499"];
+    let arguments = ["profile", &jit.id(), "--seconds", "1", "--frequency", "499"];
     let profile = Profile::of(&agent.client(&arguments)?)?;
     let _ = fs::remove_file(format!("/tmp/perf-{}.map", jit.pid()));
     let hits = profile.with_chain(&["jitted_spin", "enter_jitted", "main"]);

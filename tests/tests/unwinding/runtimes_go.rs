@@ -225,7 +225,7 @@ fn step_through(program: &Path, arguments: &[&str], count: u64, calls: u64) -> S
             stepped = Stepped::start(program, arguments);
             going = true;
         }
-        going = going && stepped.run(0.05) && steps.take(&mut stepped, count / 20);
+        going = going && stepped.run(0.02) && steps.take(&mut stepped, count / 20);
     }
     steps
 }
