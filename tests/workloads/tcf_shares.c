@@ -56,6 +56,22 @@ static inline void pause_if_told(uint64_t *random) {
     nanosleep(&pause, NULL);
 }
 
+/* All leaves, beginning anywhere among them. On a busy machine a thread comes back from its pause when the kernel's clock ticks,
+ * and a sampler's tick follows at the same distance for seconds: it would always find the same leaf. */
+static inline __attribute__((always_inline)) void turn(int thread, uint64_t *random) {
+    uint64_t whole = 10 * ms, at = jitter(whole, random) % whole, left = whole;
+    while (left) {
+        int leaf = 0;
+        uint64_t end = tenths[thread][0] * ms;
+        while (at >= end) end += tenths[thread][++leaf] * ms;
+        uint64_t part = end - at < left ? end - at : left, steps = jitter(part, random);
+        volatile uint64_t sink = thread ? outer_1(leaf, steps) : outer_0(leaf, steps);
+        (void)sink;
+        at = (at + part) % whole;
+        left -= part;
+    }
+}
+
 FUNCTION void *burn(void *argument) {
     int thread = (int)(long)argument;
     char name[16];
@@ -65,11 +81,7 @@ FUNCTION void *burn(void *argument) {
     tids[thread] = (int)syscall(SYS_gettid);
     pthread_barrier_wait(&ready);
     while (!stopped) {
-        for (int leaf = 0; leaf < LEAVES; leaf++) {
-            uint64_t steps = jitter(tenths[thread][leaf] * ms, &random);
-            volatile uint64_t sink = thread ? outer_1(leaf, steps) : outer_0(leaf, steps);
-            (void)sink;
-        }
+        turn(thread, &random);
         pause_if_told(&random);
     }
     return NULL;

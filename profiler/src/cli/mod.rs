@@ -195,8 +195,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     start_logging(&cli.common);
-    if arguments.last().is_some_and(|last| last == "--") {
-        // Variables of scripts may be empty.
+    if lacks_command(&arguments) {
         say!("profiler: no command behind '--': name one, or leave '--' out");
         return crate::error::USAGE;
     }
@@ -213,6 +212,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             failure.status
         }
     }
+}
+
+/// Whether there is nothing behind the `--` that goes before a command: variables of scripts may be empty.
+fn lacks_command(arguments: &[OsString]) -> bool {
+    let place = arguments.iter().position(|argument| argument == "--");
+    place.is_some_and(|place| place + 1 == arguments.len())
 }
 
 /// What a command does; its exit status.
@@ -288,6 +293,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_is_behind_its_dashes() {
+        let lacks = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            lacks_command(&words)
+        };
+        assert!(lacks("profiler record -d 1 --"));
+        assert!(!lacks("profiler record -d 1"));
+        assert!(!lacks("profiler record -- make"));
+        // What follows is the command's.
+        assert!(!lacks("profiler record -- make --"));
     }
 
     /// What stands below the options: examples fit a terminal of 80 columns, paragraphs are left to be wrapped.

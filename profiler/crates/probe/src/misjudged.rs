@@ -6,7 +6,7 @@
 
 use std::io;
 
-use aya_obj::generated::bpf_prog_type;
+use aya_obj::generated::{bpf_insn, bpf_prog_type};
 
 use crate::{
     bpf::{self, instruction},
@@ -41,7 +41,7 @@ fn try_anything() -> io::Result<()> {
     try_program(&[])
 }
 
-fn try_program(first: &[aya_obj::generated::bpf_insn]) -> io::Result<()> {
+fn try_program(first: &[bpf_insn]) -> io::Result<()> {
     let end = [
         instruction(0xb7, 0, 0, 0, 0), // r0 = 0
         instruction(0x95, 0, 0, 0, 0), // exit
