@@ -101,10 +101,12 @@ fn found(paths: &[&str]) -> Option<PathBuf> {
     paths.find(|path| path.is_file())
 }
 
+/// Runs in this folder; it is told where it is said that a load may begin.
 fn quiet(program: impl AsRef<std::ffi::OsStr>, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .current_dir(folder)
+        .env("GO", folder.join("go"))
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -113,10 +115,7 @@ fn quiet(program: impl AsRef<std::ffi::OsStr>, folder: &Path) -> Command {
 }
 
 fn shell(script: &str, folder: &Path) -> io::Result<Child> {
-    quiet("sh", folder)
-        .args(["-c", script])
-        .env("GO", folder.join("go"))
-        .spawn()
+    quiet("sh", folder).args(["-c", script]).spawn()
 }
 
 /// A port of the loopback that nobody listens at.
@@ -140,7 +139,8 @@ fn python(folder: &Path) -> io::Result<Option<Program>> {
         return Ok(None);
     };
     let script = format!(
-        "import json, re, sqlite3, time, zlib\n\
+        "import json, os, re, sqlite3, time, zlib\n\
+         while not os.path.exists(os.environ['GO']): time.sleep(0.05)\n\
          end = time.time() + {SECONDS}\n\
          def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n\
          class Key:\n    def __init__(self, n): self.n = n\n    def __lt__(self, other): return self.n < other.n\n\
@@ -195,12 +195,14 @@ fn git(folder: &Path) -> io::Result<Option<Program>> {
         return Err(io::Error::other("git makes no repository"));
     }
     let script = format!(
-        "end=$(($(date +%s) + {SECONDS})); while [ $(date +%s) -lt $end ]; do \
+        "{WAIT} end=$(($(date +%s) + {SECONDS})); while [ $(date +%s) -lt $end ]; do \
          {0} log -p --stat -M HEAD | cat; {0} repack -adfq --window=50; {0} blame d1/f5 | cat; \
          {0} fsck --full; {0} rev-list --objects --all | cat; done",
         git.display()
     );
-    Ok(Some(Program::new(shell(&script, &repository)?)))
+    let mut load = quiet("sh", &repository);
+    load.args(["-c", &script]).env("GO", folder.join("go"));
+    Ok(Some(Program::new(load.spawn()?)))
 }
 
 fn gcc(folder: &Path) -> io::Result<Option<Program>> {
@@ -235,7 +237,7 @@ fn perl(folder: &Path) -> io::Result<Option<Program>> {
         return Ok(None);
     };
     let script = format!(
-        "my $end = time + {SECONDS}; sub f {{ my $n = shift; $n < 2 ? $n : f($n-1) + f($n-2) }} \
+        "select(undef, undef, undef, 0.05) until -e $ENV{{GO}}; my $end = time + {SECONDS}; sub f {{ my $n = shift; $n < 2 ? $n : f($n-1) + f($n-2) }} \
          while (time < $end) {{ f(15); my %h = map {{ $_ => $_ * 2 }} 1..2000; \
          my @s = sort {{ $h{{$a}} <=> $h{{$b}} }} keys %h; my $t = join ',', @s; \
          $t =~ s/(\\d+)/length($1)/ge; sprintf('%s %d', $t, $#s); }}"
@@ -497,7 +499,9 @@ fn node_with(folder: &Path, flags: &[&str]) -> io::Result<Option<Program>> {
         return Ok(None);
     };
     let script = format!(
-        "const end = Date.now() + {SECONDS}000; const zlib = require('zlib');\n\
+        "const zlib = require('zlib'), fs = require('fs'), nobody = new Int32Array(new SharedArrayBuffer(4));\n\
+         while (!fs.existsSync(process.env.GO)) Atomics.wait(nobody, 0, 0, 50);\n\
+         const end = Date.now() + {SECONDS}000;\n\
          function fib(n) {{ return n < 2 ? n : fib(n - 1) + fib(n - 2); }}\n\
          while (Date.now() < end) {{ fib(20);\n\
          const text = JSON.stringify(Array.from({{length: 2000}}, (_, i) => ({{i, s: 'x' + i}})));\n\

@@ -21,7 +21,7 @@ use profiler_model::{
     LostReason, Pid, StackEnd, Tid, Timestamp,
     raw::{Comm, RawBody, RawEvent},
 };
-use profiler_probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now};
+use profiler_probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, is_kernel_misjudged, now};
 use profiler_target::{Filter, cgroup::CgroupFilter};
 use profiler_tests::skip::{emulated, privileged};
 
@@ -55,6 +55,14 @@ fn only(pid: u32) -> Filter {
     Filter {
         pids: vec![Pid(pid)],
         ..Filter::default()
+    }
+}
+
+/// The loader finds all that this kernel has where nothing disturbs it: nobody is started anew for ever.
+#[test]
+fn a_kernel_is_taken_for_what_it_is() {
+    if privileged("a_kernel_is_taken_for_what_it_is") {
+        assert!(!is_kernel_misjudged());
     }
 }
 

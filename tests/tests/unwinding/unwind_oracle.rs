@@ -424,6 +424,7 @@ fn sample_program(test: &str, name: &str, start: Start) -> Option<Found> {
     };
     // Past exec, and past the loading of what it is linked with.
     let settle = || std::thread::sleep(Duration::from_millis(300));
+    program.go(&folder.0).unwrap();
     settle();
     // Building tables takes longer than some loads last: once for the files, then anew.
     let mut files = Files::new(&folder.0).unwrap();
