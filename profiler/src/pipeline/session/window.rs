@@ -136,3 +136,25 @@ impl Window {
         self.from
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_ends_when_its_time_is_over_and_not_at_a_tick() {
+        let lasts = Duration::from_millis(250);
+        let mut window = Window::new(Duration::ZERO, now(), false);
+        assert_eq!(window.ends_at(), None);
+        window.last(Some(lasts));
+        assert_eq!(window.ends_at(), Some(window.started + lasts));
+        assert!(!window.is_over());
+        window.last(Some(Duration::ZERO));
+        assert!(window.is_over());
+        // Time does not count while what is recorded does not exist.
+        let mut awaiting = Window::new(Duration::ZERO, now(), true);
+        awaiting.last(Some(Duration::ZERO));
+        assert_eq!(awaiting.ends_at(), None);
+        assert!(!awaiting.is_over());
+    }
+}
