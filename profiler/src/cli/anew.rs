@@ -13,19 +13,11 @@ const VARIABLE: &str = "PROFILER_STARTED_ANEW";
 /// What is found again and again is no accident.
 const MOST_STARTS: u32 = 10;
 
-/// How often it was started anew. To be asked once, before there are other threads.
-pub(super) fn starts() -> u32 {
-    let told = std::env::var(VARIABLE).ok();
-    if told.is_some() {
-        // SAFETY: no other thread exists that could read the environment meanwhile.
-        unsafe { std::env::remove_var(VARIABLE) };
-    }
-    told.and_then(|told| told.parse().ok()).unwrap_or(0)
-}
-
-/// Starts it anew, with the same arguments. Returns if that can't be, or was done too often.
-pub(super) fn start(arguments: &[OsString], starts: u32) {
-    let Some((name, arguments)) = arguments.split_first() else {
+/// Starts it anew with the same arguments, if that `is_needed`. Returns if it is not, can't be, or was done too often. To be
+/// called once, before there are other threads.
+pub(super) fn start_if(is_needed: fn() -> bool, arguments: &[OsString]) {
+    let starts = starts();
+    let Some((name, arguments)) = arguments.split_first().filter(|_| is_needed()) else {
         return;
     };
     if starts >= MOST_STARTS {
@@ -36,4 +28,14 @@ pub(super) fn start(arguments: &[OsString], starts: u32) {
     let command = command.arg0(name).args(arguments);
     let error = command.env(VARIABLE, (starts + 1).to_string()).exec();
     log::debug!("failed to start anew: {error}");
+}
+
+/// How often it was started anew.
+fn starts() -> u32 {
+    let told = std::env::var(VARIABLE).ok();
+    if told.is_some() {
+        // SAFETY: no other thread exists that could read the environment meanwhile.
+        unsafe { std::env::remove_var(VARIABLE) };
+    }
+    told.and_then(|told| told.parse().ok()).unwrap_or(0)
 }

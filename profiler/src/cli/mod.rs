@@ -153,7 +153,6 @@ impl Command {
 /// Runs the program with these arguments; returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let starts = anew::starts();
     // A recording has started it, to hold its probes.
     if arguments
         .first()
@@ -199,8 +198,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         say!("profiler: no command behind '--': name one, or leave '--' out");
         return crate::error::USAGE;
     }
-    if cli.command.loads_programs() && profiler_probe::is_kernel_misjudged() {
-        anew::start(&arguments, starts);
+    if cli.command.loads_programs() {
+        anew::start_if(profiler_probe::is_kernel_misjudged, &arguments);
     }
     let work = work(cli.command);
     match work(&cli.common) {

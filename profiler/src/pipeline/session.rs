@@ -49,7 +49,7 @@ use self::command::Command;
 use self::cuts::{Border, Cut, Cuts};
 use self::walk::Walk;
 use self::window::Window;
-use super::signals::{Impatience, end_is_wanted, is_given_up};
+use super::signals::{Impatience, end_is_wanted, unless_given_up};
 use super::targets::Target;
 use super::tracer::{Leaving, News, TraceSummary};
 
@@ -124,8 +124,8 @@ impl Session {
             }
         }
         self.cut_at_beginning();
-        if self.command.about_to_run().is_some() && is_given_up() {
-            return Err(Failure::failed("ended before the command was started"));
+        if self.command.about_to_run().is_some() {
+            unless_given_up()?;
         }
         self.command.run()?;
         self.window.count();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 
+use crate::error::Failure;
 use profiler_target::proc_fs;
 
 /// How long a signal to end may wait to be heard before the next one ends everything.
@@ -251,6 +252,14 @@ impl Drop for Start {
 /// Whether a signal to end came while a start is under way.
 pub(super) fn is_given_up() -> bool {
     given_up().is_some()
+}
+
+/// Fails if one did.
+pub(super) fn unless_given_up() -> Result<(), Failure> {
+    match is_given_up() {
+        true => Err(Failure::failed("interrupted")),
+        false => Ok(()),
+    }
 }
 
 /// The exit status of a start that a signal to end came to.

@@ -49,7 +49,7 @@ pub const MORE: &[(&str, Start)] = &[
 ];
 
 /// A load that begins when there is a file `go` in the folder.
-const WAIT: &str = "while ! [ -e ${GO:-go} ]; do sleep 0.05; done;";
+const WAIT: &str = "while ! [ -e $GO ]; do sleep 0.05; done;";
 
 /// How long a load lasts: of most programs thousands of samples.
 const SECONDS: u64 = 2;
@@ -195,14 +195,12 @@ fn git(folder: &Path) -> io::Result<Option<Program>> {
         return Err(io::Error::other("git makes no repository"));
     }
     let script = format!(
-        "{WAIT} end=$(($(date +%s) + {SECONDS})); while [ $(date +%s) -lt $end ]; do \
+        "{WAIT} cd repository; end=$(($(date +%s) + {SECONDS})); while [ $(date +%s) -lt $end ]; do \
          {0} log -p --stat -M HEAD | cat; {0} repack -adfq --window=50; {0} blame d1/f5 | cat; \
          {0} fsck --full; {0} rev-list --objects --all | cat; done",
         git.display()
     );
-    let mut load = quiet("sh", &repository);
-    load.args(["-c", &script]).env("GO", folder.join("go"));
-    Ok(Some(Program::new(load.spawn()?)))
+    Ok(Some(Program::new(shell(&script, folder)?)))
 }
 
 fn gcc(folder: &Path) -> io::Result<Option<Program>> {
@@ -291,13 +289,11 @@ fn rustc(folder: &Path) -> io::Result<Option<Program>> {
         );
     }
     fs::write(package.join("src/lib.rs"), source)?;
-    let script = format!("{WAIT} {} build --release --offline -q", cargo.display());
-    let mut program = Program::new(
-        quiet("sh", &package)
-            .args(["-c", &script])
-            .env("GO", folder.join("go"))
-            .spawn()?,
+    let script = format!(
+        "{WAIT} cd package; {} build --release --offline -q",
+        cargo.display()
     );
+    let mut program = Program::new(shell(&script, folder)?);
     let library = Command::new("rustc")
         .args(["--print", "sysroot"])
         .output()?;

@@ -32,41 +32,38 @@ pub(super) struct MapValue<T>(pub(super) T);
 // SAFETY: `IntoBytes` says that there is no padding, `FromBytes` that all bit patterns are valid.
 unsafe impl<T: FromBytes + IntoBytes + Copy + 'static> Pod for MapValue<T> {}
 
-/// Blocks all signals that can be blocked, for this thread and those that it starts.
-pub(super) fn block_signals() -> io::Result<()> {
-    // SAFETY: a set on this stack, given to calls that fill and read it.
-    let failed = unsafe {
+/// Blocks all signals that can be blocked, for this thread and those that it starts; those that were before.
+pub(super) fn block_signals() -> io::Result<libc::sigset_t> {
+    // SAFETY: two sets on this stack, given to calls that fill and read them.
+    let (failed, before) = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut())
+        let set = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        (set, before)
     };
     match failed {
-        0 => Ok(()),
+        0 => Ok(before),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
 /// While it lives, this thread takes no signals that can be blocked: others of the process do, or they wait.
-pub(super) struct Unheard(libc::sigset_t);
+pub(super) struct Unheard(Option<libc::sigset_t>);
 
 impl Unheard {
     pub(super) fn begin() -> Unheard {
-        // SAFETY: two sets on this stack, given to calls that fill and read them; these fail for wrong arguments alone.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Unheard(before)
-        }
+        Unheard(block_signals().ok())
     }
 }
 
 impl Drop for Unheard {
     fn drop(&mut self) {
-        // SAFETY: a set that the call has filled in `begin`; it is only read.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        if let Some(before) = &self.0 {
+            // SAFETY: a set that the kernel has given; it is only read.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut());
+            }
         }
     }
 }

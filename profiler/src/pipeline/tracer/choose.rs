@@ -18,7 +18,7 @@ use super::ends::Ends;
 use super::plans::Plans;
 use super::targets::Targets;
 use crate::error::Failure;
-use crate::pipeline::signals::is_given_up;
+use crate::pipeline::signals::{is_given_up, unless_given_up};
 use profiler_model::Pid;
 use profiler_probe::now;
 use profiler_resolve::objects::TargetObject;
@@ -52,10 +52,8 @@ pub(super) fn choose(
         // For what could have been meant.
         files.read_rest(plans);
     }
-    if is_given_up() {
-        // What was not read is not missing.
-        return Err(Failure::failed("interrupted"));
-    }
+    // What was not read is not missing.
+    unless_given_up()?;
     // All is chosen before anything is planned: too much may be asked for.
     files.cover(plans, &mut coverage);
     let choices: Vec<&Choice> = files.choices().collect();
@@ -71,9 +69,7 @@ pub(super) fn choose(
             .and_then(|contents| plans.plan_object(target, contents));
         plans.know(target, index);
         indexes.push(index);
-        if is_given_up() {
-            return Err(Failure::failed("interrupted"));
-        }
+        unless_given_up()?;
     }
     // All of it was judged before any of it was planned.
     plans.take_replan_due();

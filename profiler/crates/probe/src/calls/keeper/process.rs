@@ -26,7 +26,7 @@ pub fn keep() -> u8 {
     go_as_others();
     // Before anything can end it, and before it has anything.
     if sys::block_signals()
-        .and_then(|()| close_inherited())
+        .and_then(|_| close_inherited())
         .is_err()
     {
         return 1;
