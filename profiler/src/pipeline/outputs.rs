@@ -67,13 +67,41 @@ pub(super) fn open_output(
     for input in inputs {
         profiler_capture::refuse_same(by_its_name(input), path)?;
     }
+    let named = |file| {
+        let path = path.to_owned();
+        Box::new(Named { file, path })
+    };
     if let Some(stream) = stream(path)? {
-        return Ok((Box::new(stream), None));
+        return Ok((named(stream), None));
     }
     let file = NewFile::create(path, existing, owner())?;
     let output = file.file().try_clone();
     let output = output.context(|| format!("failed to open {}", path.display()))?;
-    Ok((Box::new(output), Some(file)))
+    Ok((named(output), Some(file)))
+}
+
+/// A file whose errors say which it is: whoever writes a format has no path.
+struct Named {
+    file: File,
+    path: PathBuf,
+}
+
+impl Named {
+    /// Of the same kind, by which it is told what is to be tried again and what is no error.
+    fn error(&self, error: io::Error) -> io::Error {
+        let said = format!("failed to write {}: {error}", self.path.display());
+        io::Error::new(error.kind(), said)
+    }
+}
+
+impl Write for Named {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| self.error(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|error| self.error(error))
+    }
 }
 
 /// Where standard input is what `-` means.

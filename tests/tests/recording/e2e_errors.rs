@@ -391,6 +391,35 @@ fn small_disk() -> Outcome {
     Ok(())
 }
 
+/// What is made from a capture has no room: one line names it.
+#[test]
+fn exports_on_a_full_disk() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::exports_on_a_full_disk")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    setting.record(&["-F", "499", "--", &chain.to_string_lossy(), "200"])?;
+    let full = "profiler: failed to write /dev/full: No space left on device (os error 28)\n";
+    // As they are written: line by line, packed, as a whole.
+    for format in [
+        "folded",
+        "pprof",
+        "firefox",
+        "perfetto",
+        "speedscope",
+        "svg",
+    ] {
+        let arguments = ["export", "out.cap", "--format", format, "-o", "/dev/full"];
+        let ended = setting.run(&arguments)?.expect_status(1)?;
+        assert_eq!(ended.stderr, full, "{format}");
+    }
+    fs::write(setting.path("empty.gotrace"), "Trace Go1.22\n")?;
+    let arguments = ["convert", "empty.gotrace", "-o", "/dev/full"];
+    let ended = setting.run(&arguments)?.expect_status(1)?;
+    assert_eq!(ended.stderr, full, "convert");
+    Ok(())
+}
+
 /// What others can change is copied before it is read: into the next folder where one is full, into memory where all are.
 #[test]
 fn full_folders_for_copies_cost_no_names() -> Outcome {

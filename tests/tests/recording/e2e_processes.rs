@@ -220,12 +220,15 @@ fn jit_code_by_its_perf_map() -> Outcome {
         .iter()
         .filter(|sample| sample.leaf() == "jitted_spin")
         .collect();
+    let elsewhere = samples.iter().filter(|it| it.leaf() != "jitted_spin");
+    let elsewhere = elsewhere.map(|it| format!("{} ({:?})", it.chain().join(" <- "), it.user_end));
     share(
         "jitted_spin",
         hits.len(),
         samples.len(),
         part("jitted")? / part("total")?,
-    )?;
+    )
+    .map_err(|why| format!("{why}; elsewhere: {:#?}", elsewhere.collect::<Vec<_>>()))?;
     let expected = ["jitted_spin", "enter_jitted", "main"];
     let others = hits
         .iter()
