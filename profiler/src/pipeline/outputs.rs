@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Failure};
-use profiler_capture::{Existing, NewFile, Owner, Reader};
+use profiler_capture::{CaptureError, Existing, NewFile, Owner, Reader};
 use profiler_model::{Event, Sink, Tables};
 use profiler_report::export::{
     self, Folded, Folding, Format, Only, Selection, Settings, Shows, SourceCounts, TimeRange,
@@ -61,46 +61,45 @@ pub(super) fn open_output(
     existing: Existing,
     inputs: &[&Path],
 ) -> Result<(Box<dyn Write + Send>, Option<NewFile>), Failure> {
+    let named = |output, name| Box::new(Named { output, name });
     let Some(path) = path else {
-        return Ok((Box::new(io::stdout()), None));
+        let name = "standard output".to_owned();
+        return Ok((named(Box::new(io::stdout()), name), None));
     };
+    let name = path.display().to_string();
     for input in inputs {
         profiler_capture::refuse_same(by_its_name(input), path)?;
     }
-    let named = |file| {
-        let path = path.to_owned();
-        Box::new(Named { file, path })
-    };
     if let Some(stream) = stream(path)? {
-        return Ok((named(stream), None));
+        return Ok((named(Box::new(stream), name), None));
     }
     let file = NewFile::create(path, existing, owner())?;
     let output = file.file().try_clone();
-    let output = output.context(|| format!("failed to open {}", path.display()))?;
-    Ok((named(output), Some(file)))
+    let output = output.context(|| format!("failed to open {name}"))?;
+    Ok((named(Box::new(output), name), Some(file)))
 }
 
-/// A file whose errors say which it is: whoever writes a format has no path.
+/// An output whose errors say which it is: whoever writes a format doesn't know.
 struct Named {
-    file: File,
-    path: PathBuf,
+    output: Box<dyn Write + Send>,
+    name: String,
 }
 
 impl Named {
     /// Of the same kind, by which it is told what is to be tried again and what is no error.
     fn error(&self, error: io::Error) -> io::Error {
-        let said = format!("failed to write {}: {error}", self.path.display());
+        let said = format!("failed to write {}: {error}", self.name);
         io::Error::new(error.kind(), said)
     }
 }
 
 impl Write for Named {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(|error| self.error(error))
+        self.output.write(bytes).map_err(|error| self.error(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush().map_err(|error| self.error(error))
+        self.output.flush().map_err(|error| self.error(error))
     }
 }
 
@@ -353,7 +352,11 @@ fn replay(
     );
     drop(borrowed);
     shown.line.clear();
-    replayed?;
+    match replayed {
+        // It says which output.
+        Err(CaptureError::Sink(error)) => return Err(error.into()),
+        replayed => replayed?,
+    };
     for damage in reader.damage() {
         log::warn!("{}: {damage}", reader.path().display());
     }

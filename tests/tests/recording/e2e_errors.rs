@@ -417,6 +417,17 @@ fn exports_on_a_full_disk() -> Outcome {
     let arguments = ["convert", "empty.gotrace", "-o", "/dev/full"];
     let ended = setting.run(&arguments)?.expect_status(1)?;
     assert_eq!(ended.stderr, full, "convert");
+    let script = format!(
+        "{} export out.cap -f folded >/dev/full",
+        setting.profiler_path().display()
+    );
+    let mut shell = std::process::Command::new("sh");
+    let shell = shell.args(["-c", &script]);
+    let ended = setting
+        .start("shell", shell)?
+        .end(LIMIT)?
+        .expect_status(1)?;
+    assert_eq!(ended.stderr, full.replace("/dev/full", "standard output"));
     Ok(())
 }
 

@@ -27,6 +27,7 @@ pub mod raw;
 mod renames;
 pub mod room;
 mod sink;
+pub mod sorting;
 mod spans;
 mod stack_owner;
 mod tables;

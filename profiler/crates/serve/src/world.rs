@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -178,7 +179,7 @@ impl World {
             Some((ThreadKey { process, tid: *tid }, self.tables.thread(*id)?))
         });
         let mut threads: Vec<_> = threads.collect();
-        threads.sort_by_key(|(key, _)| (key.tid.0 != life.pid.0, key.tid));
+        threads.order_by_key(|(key, _)| (key.tid.0 != life.pid.0, key.tid));
         threads
     }
 

@@ -3,6 +3,7 @@
 //! The cgroups of this machine and what engines say -> a table.
 
 use clap::Args;
+use profiler_model::sorting::InOrder;
 use regex::RegexBuilder;
 
 use super::LookArgs;
@@ -51,7 +52,7 @@ pub(super) fn containers(args: &ContainersArgs, common: &Common) -> Result<u8, F
         .filter(|container| wanted.covers(container))
         .map(|container| listed(container, hierarchy))
         .collect();
-    found.sort_by(|one, other| {
+    found.order_by(|one, other| {
         let key = |of: &ListedContainer| (of.is_unit, of.name.is_none(), of.name.clone());
         key(one)
             .cmp(&key(other))

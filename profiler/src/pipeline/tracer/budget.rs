@@ -15,6 +15,7 @@ use super::plans::Plans;
 use super::probes::Probes;
 use super::targets::Targets;
 use profiler_model::raw::RawEvent;
+use profiler_model::sorting::InOrder;
 use profiler_model::{GapReason, Pid, Timestamp};
 
 /// Interval in which the budget is checked.
@@ -112,7 +113,7 @@ impl Budget {
             })
             .collect();
         let rate = |number: u32| rates.get(&number).copied().unwrap_or(0);
-        steps.sort_by_key(|&(number, _)| std::cmp::Reverse(rate(number)));
+        steps.order_by_key(|&(number, _)| std::cmp::Reverse(rate(number)));
         // One more is told of as soon as a line of its own would take as much room.
         let told = match steps.len() {
             len if len <= MAX_TOLD + 1 => len,

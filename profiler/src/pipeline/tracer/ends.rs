@@ -11,6 +11,7 @@ use super::load::Level;
 use super::plans::{Plans, TracedObject};
 use super::{Tracer, gap};
 use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::sorting::InOrder;
 use profiler_model::{GapReason, Pid, Tid, Timestamp};
 use profiler_probe::{Probe, now};
 use profiler_resolve::objects::{FileId, TargetObject};
@@ -225,7 +226,7 @@ impl Ends {
     /// The end: what was let go is missing since.
     pub(super) fn close(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
         let mut let_go: Vec<(Pid, Timestamp)> = self.let_go.drain().collect();
-        let_go.sort_unstable_by_key(|&(pid, since)| (since, pid.0));
+        let_go.order_by_key(|&(pid, since)| (since, pid.0));
         for (pid, since) in let_go {
             out.push(gap(at, since, None, Some(pid), GapReason::Detached));
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::aggregate::{Key, Merge};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Samples by how their user stacks end.
@@ -85,7 +86,7 @@ impl EndTable {
         ends.early = (groups.into_iter())
             .map(|((end, module), frames)| early_end(end, module, &frames))
             .collect();
-        (ends.early).sort_by_key(|row| std::cmp::Reverse((row.weight, row.samples)));
+        (ends.early).order_by_key(|row| std::cmp::Reverse((row.weight, row.samples)));
         ends
     }
 }

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 pub use profiler_model::OFF_CPU;
@@ -88,7 +89,7 @@ impl Sources {
 /// Sources with how many samples they have -> those of most samples first, which are of the most interest.
 pub fn by_interest(counts: impl Iterator<Item = (SourceId, u64)>) -> Vec<SourceId> {
     let mut counts: Vec<(SourceId, u64)> = counts.collect();
-    counts.sort_by_key(|&(id, count)| (Reverse(count), id));
+    counts.order_by_key(|&(id, count)| (Reverse(count), id));
     counts.into_iter().map(|(id, _)| id).collect()
 }
 

@@ -8,6 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Functions;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// How finely places in code are told apart.
@@ -298,7 +299,7 @@ impl Edges {
 
     fn finish(self) -> Vec<Edge> {
         let mut edges: Vec<Edge> = self.0.into_values().map(|(_, edge)| edge).collect();
-        edges.sort_unstable_by_key(|edge| (std::cmp::Reverse(edge.weight), edge.place));
+        edges.order_by_key(|edge| (std::cmp::Reverse(edge.weight), edge.place));
         edges
     }
 }
@@ -530,8 +531,7 @@ impl<'a> Builder<'a> {
         }
         let weights: Vec<u64> = tree.nodes.iter().map(|node| node.weight).collect();
         for node in &mut tree.nodes {
-            (node.children)
-                .sort_unstable_by_key(|&child| (std::cmp::Reverse(weights[child]), child));
+            (node.children).order_by_key(|&child| (std::cmp::Reverse(weights[child]), child));
         }
         tree
     }

@@ -17,6 +17,7 @@ use crate::derive::{
     Aggregate, Aggregator, Functions, Key, Merge, Owner, Sources, WALL, container_label_of,
     frame_lines, wait_frame,
 };
+use profiler_model::sorting::InOrder;
 use profiler_model::text::TextMap;
 use profiler_model::*;
 
@@ -262,9 +263,7 @@ impl Collector {
             folded.add(aggregate, unnamed);
         }
         folded.stacks = numbers.into_iter().collect();
-        folded
-            .stacks
-            .sort_unstable_by(|(a, _), (b, _)| by_frames(a, b));
+        folded.stacks.order_by(|(a, _), (b, _)| by_frames(a, b));
         Ok(folded)
     }
 
@@ -414,7 +413,7 @@ mod tests {
     #[test]
     fn equal_prefixes_are_neighbours() {
         let mut stacks = ["a;b", "a b;c", "a", "a;b c", "a;b;c"];
-        stacks.sort_unstable_by(|a, b| by_frames(a, b));
+        stacks.order_by(|a, b| by_frames(a, b));
         assert_eq!(stacks, ["a", "a;b", "a;b;c", "a;b c", "a b;c"]);
     }
 }

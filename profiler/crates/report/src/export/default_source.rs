@@ -12,6 +12,7 @@ use super::collect::SOURCE;
 use super::settings::Settings;
 use super::{Selection, ShownSources};
 use crate::derive::{Sources, by_interest, is_same};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Counts samples of each source, as a sink.
@@ -42,7 +43,7 @@ impl SourceCounts {
         let is_time = |id: &SourceId| matches!(unit(id), Some(Unit::Nanoseconds | Unit::Cycles));
         if settings.format.sources == ShownSources::Time {
             // Waits count in nanoseconds, too, and are no source of running threads.
-            present.sort_by_key(|id| !is_time(id));
+            present.order_by_key(|id| !is_time(id));
         }
         let chosen = Sources::choose(&present, None, tables)?;
         settings.set(SOURCE.help.name, chosen.name(tables)?).ok()?;

@@ -10,6 +10,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 use crate::derive::{Functions, Key, frame_lines, wait_frame};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// What samples without any stack are shown in: without any function tools leave them out.
@@ -42,7 +43,7 @@ impl<T: Copy + Eq + Hash> Numbers<T> {
             .iter()
             .map(|(&thing, &number)| (thing, number))
             .collect();
-        all.sort_unstable_by_key(|(_, number)| *number);
+        all.order_by_key(|(_, number)| *number);
         all
     }
 }

@@ -5,6 +5,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::derive::arguments_text;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Something that is worth a note.
@@ -69,7 +70,7 @@ impl OpenSlices {
     /// Those that did not end, in order.
     pub(super) fn rest(&mut self) -> Vec<Open> {
         let mut rest: Vec<Open> = std::mem::take(&mut self.0).into_values().collect();
-        rest.sort_unstable_by_key(|it| (it.owner, it.began, it.depth, it.function));
+        rest.order_by_key(|it| (it.owner, it.began, it.depth, it.function));
         rest
     }
 }

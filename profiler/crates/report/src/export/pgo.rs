@@ -18,6 +18,7 @@ use super::name;
 use super::settings::{OptionHelp, Setting, Settings};
 use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Aggregator, Merge, first_same};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 pub(super) const LLVM: Format = Format {
@@ -141,7 +142,7 @@ impl Pgo {
             None => {
                 let mut known: Vec<(u64, &str)> =
                     sums.iter().map(|(&id, &sum)| (sum, path(id))).collect();
-                known.sort_unstable_by(|one, other| other.cmp(one));
+                known.order_by(|one, other| other.cmp(one));
                 let known: Vec<&str> = known.iter().take(10).map(|(_, path)| *path).collect();
                 let error = format!(
                     "no sample ran in '{wanted}'; most ran in: {}",
@@ -301,7 +302,7 @@ fn write_llvm(
     }
     functions.retain(|_, profile| profile.total > 0);
     let mut sorted: Vec<_> = functions.iter().collect();
-    sorted.sort_by_key(|(name, profile)| (std::cmp::Reverse(profile.total), **name));
+    sorted.order_by_key(|(name, profile)| (std::cmp::Reverse(profile.total), **name));
     for (name, profile) in sorted {
         writeln!(out, "{name}:{}:{}", profile.total, profile.head)?;
         write_body(profile, 1, out)?;

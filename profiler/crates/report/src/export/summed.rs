@@ -12,6 +12,7 @@ use super::calls::CallSums;
 use super::collect::{SOURCE, choose};
 use super::settings::Settings;
 use crate::derive::{Aggregate, Aggregator, Key, Merge, Sources, by_interest, first_same};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 pub(super) struct Summed {
@@ -76,7 +77,7 @@ impl Summed {
             sources.retain(|&source| chosen.has(source, tables));
         }
         let shown = Sources::choose(&sources, None, tables).unwrap_or_default();
-        sources.sort_by_key(|&id| match Some(id) {
+        sources.order_by_key(|&id| match Some(id) {
             main if main == shown.main => 0,
             waits if waits == shown.waits => 1,
             _ => 2,

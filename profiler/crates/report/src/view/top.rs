@@ -22,6 +22,7 @@ use super::table::{Align, Cell, Table, cut};
 use super::term::{Paint, Style};
 use crate::derive::calls::Part;
 use crate::derive::{CallLimits, CallTable, FunctionCalls, Functions, stack_frames, waiting_frame};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 const S: u64 = 1_000_000_000;
@@ -377,7 +378,7 @@ impl TopTable {
         rows.places = places.into_iter().collect();
         let has_waits = rows.has_waits();
         rows.places
-            .sort_by_key(|&(place, sums)| (std::cmp::Reverse(sums.order(has_waits)), place));
+            .order_by_key(|&(place, sums)| (std::cmp::Reverse(sums.order(has_waits)), place));
         rows
     }
 

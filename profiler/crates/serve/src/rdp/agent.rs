@@ -26,6 +26,7 @@ use super::source::{Source, Stream};
 use crate::admission::is_same_token;
 use crate::front::{Order, Place, Question};
 use crate::world::{ThreadKey, World, monotonic_ns};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Requests of a connection that are carried out at a time, so that others get their turn.
@@ -537,7 +538,7 @@ impl Agent {
     fn keep_within(&mut self) {
         let outputs = self.connections.values_mut().map(|it| &mut it.output);
         let mut outputs: Vec<&mut Output> = outputs.filter(|it| !it.lags()).collect();
-        outputs.sort_by_key(|output| output.bytes().len());
+        outputs.order_by_key(|output| output.bytes().len());
         let mut bytes: usize = outputs.iter().map(|output| output.bytes().len()).sum();
         while bytes > self.options.limits.all_output_bytes
             && let Some(most) = outputs.pop()

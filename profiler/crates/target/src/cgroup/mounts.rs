@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: what is in the mounts.
 
+use profiler_model::sorting::InOrder;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ pub(super) fn parse(
         });
     }
     // Mounts of more of a hierarchy come before mounts of less of it, then the usual place.
-    found.sort_by_key(|hierarchy| {
+    found.order_by_key(|hierarchy| {
         let elsewhere = !hierarchy.mount.starts_with("/sys/fs/cgroup");
         (hierarchy.levels_below_top(), elsewhere)
     });

@@ -6,6 +6,7 @@
 //! What does not belong here: what paths mean (`identify`), what engines know (`engines`), how a user
 //! writes a selector (`cli`).
 
+use profiler_model::sorting::InOrder;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -88,7 +89,7 @@ fn listed(name: &str, candidates: &[String]) -> String {
         pairs.take_while(|(one, other)| one == other).count()
     };
     let mut distinct: Vec<&str> = candidates.iter().map(String::as_str).collect();
-    distinct.sort_unstable_by_key(|candidate| (Reverse(shared(candidate)), *candidate));
+    distinct.order_by_key(|candidate| (Reverse(shared(candidate)), *candidate));
     distinct.dedup();
     let shown = &distinct[..distinct.len().min(MAX_CANDIDATES)];
     let shown = shown.join(", ");

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// One call.
@@ -102,7 +103,7 @@ impl Slowest {
 
     pub(super) fn sorted(&self) -> Vec<&SlowCall> {
         let mut calls: Vec<&Ranked> = self.heap.iter().map(|Reverse(ranked)| ranked).collect();
-        calls.sort_by(|a, b| b.cmp(a));
+        calls.order_by(|a, b| b.cmp(a));
         calls.into_iter().map(|ranked| &ranked.0).collect()
     }
 }

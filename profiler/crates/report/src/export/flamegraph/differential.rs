@@ -4,6 +4,7 @@
 //! SVG whose widths are those of the second recording and whose colours tell how much each stack's
 //! share grew (red) or shrank (blue). Stacks that are gone have no width.
 
+use profiler_model::sorting::InOrder;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -46,7 +47,7 @@ pub(super) fn differential(
         return Ok(empty(title, "no samples in the second recording"));
     }
     let mut lines: Vec<_> = shares.into_iter().collect();
-    lines.sort_unstable_by(|(a, _), (b, _)| by_frames(a, b));
+    lines.order_by(|(a, _), (b, _)| by_frames(a, b));
     let lines: Vec<String> = lines
         .into_iter()
         .map(|(stack, [before, after])| format!("{stack} {before} {after}"))

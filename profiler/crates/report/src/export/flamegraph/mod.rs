@@ -20,6 +20,7 @@ use super::settings::{OptionHelp, Setting, Settings, yes};
 use super::{Format, Output, ShownSources, Shows};
 use differential::differential;
 use look::{colour, empty, short, subtitle, used_kinds, with_legend};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -231,7 +232,7 @@ fn lines(folded: &Folded, look: &Look, shift: u32, palette: &mut PaletteMap) -> 
             let frames: Vec<&str> = stack.rsplit(';').collect();
             *stack = frames.join(";");
         }
-        stacks.sort_unstable_by(|(a, _), (b, _)| by_frames(a, b));
+        stacks.order_by(|(a, _), (b, _)| by_frames(a, b));
     }
     stacks
         .into_iter()

@@ -19,6 +19,7 @@ use super::LATEST;
 use super::schedule::{Region, Schedule};
 use super::trace::Trace;
 use crate::derive::arguments_text;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Most memory that calls may take while they wait for those around them.
@@ -234,7 +235,7 @@ impl Regions {
         let Some(mut waiting) = self.waiting.remove(&owner) else {
             return Ok(());
         };
-        waiting.sort_by_key(Waiting::order);
+        waiting.order_by_key(Waiting::order);
         let first = waiting.first().map_or(0, |what| what.order().0);
         schedule.running(trace, owner, first, tables)?;
         let mut open: Vec<Whole> = Vec::new();

@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Packets, numbers};
 use crate::derive::{Functions, container_label_of, parameter};
 use crate::export::notes::{ended, note, thread_text};
+use profiler_model::sorting::InOrder;
 use profiler_model::text::TextMap;
 use profiler_model::*;
 use profiler_wire::perfetto::{
@@ -421,7 +422,7 @@ impl Tracks {
         notes: Vec<String>,
     ) -> io::Result<()> {
         let mut stacks: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
-        stacks.sort_unstable_by_key(|(owner, _)| *owner);
+        stacks.order_by_key(|(owner, _)| *owner);
         for (owner, open) in stacks {
             let track_uuid = match owner {
                 StackOwner::Thread(thread) => uuid(thread.index(), Row::Calls),

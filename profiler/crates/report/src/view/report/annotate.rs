@@ -16,6 +16,7 @@ use super::options::ReportOptions;
 use super::source::Readers;
 use super::{Recording, ReportError, header, source};
 use crate::derive::{Functions, Owner, Pattern, Place, PlaceId, Sums};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Name and version of this shape.
@@ -131,7 +132,7 @@ pub(super) fn build(
 fn functions(base: &Base<'_>, name: &str) -> Vec<(PlaceId, FunctionRow)> {
     let mut named = build::matching(base, &Pattern::new(name));
     named.retain(|(_, row)| row.named || row.start.is_some());
-    named.sort_by_key(|(id, row)| {
+    named.order_by_key(|(id, row)| {
         let share = &row.share;
         (
             std::cmp::Reverse((share.self_weight, share.total_weight)),
@@ -325,7 +326,7 @@ fn source_files(
             SourceFile { path, lines }
         })
         .collect();
-    shown.sort_by(|a, b| {
+    shown.order_by(|a, b| {
         let own = |file: &SourceFile| file.lines.iter().map(|l| l.share.self_samples).sum::<u64>();
         (own(b), &a.path).cmp(&(own(a), &b.path))
     });

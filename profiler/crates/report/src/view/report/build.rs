@@ -13,6 +13,7 @@ use super::select::{self, Selected, SourceSums};
 use super::{Recording, ReportError, calls, containers, ends, header, tree, waits};
 use crate::derive::*;
 use crate::view::quantity;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// What stands where there is no frame.
@@ -220,7 +221,7 @@ pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec
             ..function_row(base, info, &sums[id.index()])
         })
         .collect();
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         by_share(sort, &a.share, &b.share)
             .then_with(|| (&a.name, &a.module, a.line).cmp(&(&b.name, &b.module, b.line)))
     });
@@ -299,7 +300,7 @@ fn modules(base: &Base<'_>, sort: Sort) -> Vec<ModuleRow> {
             share: base.share_with_waits(sums),
         })
         .collect();
-    rows.sort_by(|a, b| by_share(sort, &a.share, &b.share).then_with(|| a.module.cmp(&b.module)));
+    rows.order_by(|a, b| by_share(sort, &a.share, &b.share).then_with(|| a.module.cmp(&b.module)));
     rows
 }
 
@@ -339,7 +340,7 @@ fn unsymbolized(base: &Base<'_>) -> Vec<UnsymbolizedRow> {
             })
         })
         .collect();
-    rows.sort_by(|a, b| (b.samples, &a.module).cmp(&(a.samples, &b.module)));
+    rows.order_by(|a, b| (b.samples, &a.module).cmp(&(a.samples, &b.module)));
     rows
 }
 
@@ -395,7 +396,7 @@ fn joined(base: &Base<'_>, mut rows: Vec<OwnerRow>) -> Option<OwnerRow> {
     if rows.len() < 2 {
         return rows.pop();
     }
-    rows.sort_by(|a, b| (b.weight, &a.thread).cmp(&(a.weight, &b.thread)));
+    rows.order_by(|a, b| (b.weight, &a.thread).cmp(&(a.weight, &b.thread)));
     let sum = |of: fn(&OwnerRow) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
     whole.samples = sum(|row| row.samples);
     whole.weight = sum(|row| row.weight);
@@ -414,7 +415,7 @@ fn joined(base: &Base<'_>, mut rows: Vec<OwnerRow>) -> Option<OwnerRow> {
 }
 
 fn sorted(mut rows: Vec<OwnerRow>) -> Vec<OwnerRow> {
-    rows.sort_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
+    rows.order_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
     rows
 }
 
@@ -477,7 +478,7 @@ fn owner_rows<'a, I: Copy + Eq>(
         let (last, mut others): (Vec<_>, Vec<_>) = (parts.iter())
             .map(|&((_, then), sums)| (then, sums))
             .partition(|(then, _)| is_last(then));
-        others.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.weight));
+        others.order_by_key(|(_, sums)| std::cmp::Reverse(sums.weight));
         let many = others.split_off(others.len().min(MAX_NAMES - 1));
         let mut with_last = OwnerSums::default();
         for (_, sums) in last.iter().chain(&many) {
@@ -512,7 +513,7 @@ fn focus(base: &Base<'_>, text: &str) -> Result<Vec<Focus>, ReportError> {
     if rows.is_empty() {
         return Err(ReportError::NoFunction(text.to_owned()));
     }
-    rows.sort_by(|(a_id, a), (b_id, b)| {
+    rows.order_by(|(a_id, a), (b_id, b)| {
         by_share(Sort::Total, &a.share, &b.share).then_with(|| a_id.cmp(b_id))
     });
     let shown = rows.into_iter().take(MAX_FOCUS);
@@ -557,7 +558,7 @@ fn focus_on(base: &Base<'_>, id: PlaceId, function: FunctionRow) -> Focus {
             None => caller_rows.push(caller),
         }
     }
-    caller_rows.sort_by_key(|row| std::cmp::Reverse(row.weight));
+    caller_rows.order_by_key(|row| std::cmp::Reverse(row.weight));
     Focus {
         function,
         callers: caller_rows,

@@ -14,6 +14,7 @@ use super::options::{CallSort, ReportOptions};
 use super::{Recording, ReportError};
 use crate::derive::calls::{CallTable, Context, FunctionCalls, ROOT, SlowCall, ThreadCalls};
 use crate::derive::{Functions, Pattern, container_label_of, parameter};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// What was traced; none if there is nothing about calls in the recording.
@@ -127,7 +128,7 @@ impl Builder<'_> {
             .filter(|(_, calls)| calls.calls() > 0)
             .map(|(id, calls)| self.row(id, calls, &tracing))
             .collect();
-        rows.sort_by(|a, b| {
+        rows.order_by(|a, b| {
             let (a_key, b_key) = (self.key(a), self.key(b));
             (b_key.cmp(&a_key)).then_with(|| (&a.name, &a.module).cmp(&(&b.name, &b.module)))
         });
@@ -248,7 +249,7 @@ impl Builder<'_> {
                 calls,
             })
             .collect();
-        types.sort_by(|a, b| (b.calls, &a.kind).cmp(&(a.calls, &b.kind)));
+        types.order_by(|a, b| (b.calls, &a.kind).cmp(&(a.calls, &b.kind)));
         if calls.other_exceptions > 0 {
             types.push(ExceptionType {
                 kind: Some("[other types]".to_owned()),
@@ -426,7 +427,7 @@ impl Builder<'_> {
                 calls_left: sum.calls_left,
             })
             .collect();
-        rows.sort_by(|a, b| {
+        rows.order_by(|a, b| {
             let sums = |row: &ExceptionRow| Reverse((row.thrown, row.calls_left));
             (sums(a), &a.kind, &a.thrower).cmp(&(sums(b), &b.kind, &b.thrower))
         });
@@ -441,7 +442,7 @@ impl Builder<'_> {
     fn processes(&self) -> Vec<CallOwnerRow> {
         let mut sums: BTreeMap<ProcessId, CallOwnerRow> = BTreeMap::new();
         let mut threads: Vec<_> = self.calls.threads().collect();
-        threads.sort_unstable_by_key(|(id, _)| *id);
+        threads.order_by_key(|(id, _)| *id);
         for (id, calls) in threads {
             let Some(thread) = self.tables().thread(id) else {
                 continue;
@@ -493,7 +494,7 @@ fn time(nodes: &[Context], index: usize) -> u64 {
 
 fn sorted_owners(mut rows: Vec<CallOwnerRow>) -> Vec<CallOwnerRow> {
     rows.retain(|row| row.calls > 0);
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         let sums = |row: &CallOwnerRow| Reverse((row.total_ns, row.calls));
         (sums(a), a.pid, a.tid).cmp(&(sums(b), b.pid, b.tid))
     });

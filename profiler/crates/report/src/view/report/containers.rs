@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::build::{Base, OwnerSums};
 use super::data::ContainerRow;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 #[derive(Default)]
@@ -30,7 +31,7 @@ pub(super) fn rows(base: &Base<'_>) -> Vec<ContainerRow> {
         .into_iter()
         .map(|(id, sum)| row(base, id, sum))
         .collect();
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         (b.weight, &a.container, &a.cgroup, &a.id).cmp(&(a.weight, &b.container, &b.cgroup, &b.id))
     });
     rows

@@ -7,6 +7,7 @@
 //! these are the same in both, else taken together.
 
 use profiler_model::FrameKind;
+use profiler_model::sorting::InOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -174,7 +175,7 @@ fn compare(this: Vec<FunctionRow>, other: Vec<FunctionRow>, sort: Sort) -> Vec<D
     let (this, other) = pair_up(this, other, by_path, &mut rows);
     rows.extend(this.iter().map(|row| diff_row(Some(row), None)));
     rows.extend(other.iter().map(|row| diff_row(None, Some(row))));
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         let size = |row: &DiffRow| match sort {
             Sort::SelfWeight => (row.self_delta.abs(), row.total_delta.abs()),
             Sort::Total => (row.total_delta.abs(), row.self_delta.abs()),

@@ -3,6 +3,7 @@
 //! Input: two folded recordings; output: how many times as long calls take here as in the other.
 //! Functions match by name and path, so that a rebuilt binary compares.
 
+use profiler_model::sorting::InOrder;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -60,7 +61,7 @@ pub(super) fn build(
     }
     compared.extend(others.values().map(|there| row(None, Some(there))));
     let change = |row: &CallDiffRow| row.mean_ratio.map_or(-1.0, |ratio| ratio.ln().abs());
-    compared.sort_by(|a, b| {
+    compared.order_by(|a, b| {
         (change(b).total_cmp(&change(a)))
             .then_with(|| (&a.name, &a.module).cmp(&(&b.name, &b.module)))
     });

@@ -6,6 +6,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// A function longer than this is shown up to here.
@@ -50,7 +51,7 @@ pub(super) fn range(
         .filter(|(of, _, _)| *of == module)
         .filter_map(|(_, address, bytes)| clip(address, bytes, start, end))
         .collect();
-    pieces.sort_unstable_by_key(|(address, bytes)| (*address, std::cmp::Reverse(bytes.len())));
+    pieces.order_by_key(|(address, bytes)| (*address, std::cmp::Reverse(bytes.len())));
     let mut instructions: Vec<Instruction> = Vec::new();
     let mut next = start;
     for (address, bytes) in pieces {

@@ -12,6 +12,7 @@ use crate::view::quantity::count;
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::Style;
 use profiler_model::Container;
+use profiler_model::sorting::InOrder;
 
 /// What runs in no container.
 const NO_CONTAINER: &str = "[no container]";
@@ -206,6 +207,6 @@ fn grouped(rows: &[ContainerRow], key: impl Fn(&ContainerRow) -> Option<String>)
         group.wait_weight = group.wait_weight.saturating_add(row.wait_weight);
         group.percent += row.percent;
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.weight));
+    groups.order_by_key(|group| std::cmp::Reverse(group.weight));
     groups
 }

@@ -3,6 +3,7 @@
 //! Input: rows of [`Report`](super::data::Report); output: tables, in which those of one name are one
 //! row unless each was asked for.
 
+use profiler_model::sorting::InOrder;
 use std::collections::HashMap;
 use std::io;
 
@@ -195,6 +196,6 @@ fn grouped<K: std::hash::Hash + Eq>(
         group.wait_weight = group.wait_weight.saturating_add(row.wait_weight);
         group.percent += row.percent;
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.weight));
+    groups.order_by_key(|group| std::cmp::Reverse(group.weight));
     groups
 }

@@ -14,6 +14,7 @@ use super::data::CodeModule;
 use super::select::Selected;
 use super::waits_data::*;
 use crate::derive::{EndedBy, Key, Latency, Owner, WaitTotals, WakerSums, waiting_frame};
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Wakers listed per function and thread.
@@ -146,7 +147,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
             })
         })
         .collect();
-    threads.sort_by_key(|row| {
+    threads.order_by_key(|row| {
         let ns = row.exact.map_or(row.share.ns, |exact| exact.ns);
         (Reverse(ns), row.pid, row.tid)
     });
@@ -165,7 +166,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
         })
         .collect();
     function_rows
-        .sort_by(|a, b| (b.share.ns, &a.name, &a.module).cmp(&(a.share.ns, &b.name, &b.module)));
+        .order_by(|a, b| (b.share.ns, &a.name, &a.module).cmp(&(a.share.ns, &b.name, &b.module)));
 
     let states = [
         WaitState::Sleeping,
@@ -251,7 +252,7 @@ fn waker_rows(base: &Base<'_>, wakers: &Wakers, sum: &Sum, limit: usize) -> Vec<
             percent: share_of(sums.ns, sum.ns),
         })
         .collect();
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         (b.ns, b.waits, &a.process, &a.thread).cmp(&(a.ns, a.waits, &b.process, &b.thread))
     });
     rows.truncate(limit);
@@ -267,7 +268,7 @@ fn state_times(sum: &Sum) -> Vec<StateTime> {
         })
         .filter(|time| time.ns > 0)
         .collect();
-    times.sort_by_key(|time| Reverse(time.ns));
+    times.order_by_key(|time| Reverse(time.ns));
     times
 }
 

@@ -4,6 +4,7 @@
 //! there is no memory. What does not belong here: whose samples they are, and memory over all
 //! (`budget`).
 
+use profiler_model::sorting::InOrder;
 use std::mem::size_of;
 
 use rustc_hash::FxHashMap;
@@ -66,7 +67,7 @@ impl Buffer {
     /// Appends what is in it, the most frequent stacks first.
     pub(super) fn encode(&self, stacks: &Stacks, out: &mut Vec<u8>) {
         let mut counts: Vec<(ListId, u64)> = self.counts.iter().map(|(&id, &n)| (id, n)).collect();
-        counts.sort_unstable_by_key(|&(id, count)| (std::cmp::Reverse(count), id));
+        counts.order_by_key(|&(id, count)| (std::cmp::Reverse(count), id));
         let pieces: u64 = counts.iter().map(|(_, count)| count / MAX_COUNT).sum();
         out.reserve(self.data_bytes.saturating_add(pieces as usize));
         for (id, count) in counts {

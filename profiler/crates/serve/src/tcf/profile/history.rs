@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::pace::Pace;
 use crate::tcf::world::ContextKey;
 use profiler_model::StackId;
+use profiler_model::sorting::InOrder;
 
 /// What equal samples of a process have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,7 +80,7 @@ impl History {
             return (Vec::new(), 0);
         };
         let mut counts: Vec<(Moment, u64)> = past.counts.iter().map(|(&m, &n)| (m, n)).collect();
-        counts.sort_unstable_by_key(|&(moment, count)| (std::cmp::Reverse(count), moment));
+        counts.order_by_key(|&(moment, count)| (std::cmp::Reverse(count), moment));
         (counts, past.dropped)
     }
 }

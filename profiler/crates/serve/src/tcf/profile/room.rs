@@ -3,6 +3,7 @@
 //!
 //! What does not belong here: how memory is shared out (`budget`), what is in a buffer (`buffer`).
 
+use profiler_model::sorting::InOrder;
 use rustc_hash::FxHashMap;
 
 use super::Profiles;
@@ -102,7 +103,7 @@ impl Profiles {
         };
         let bytes = |slot: &Slot| self.configuration(*slot).map_or(0, |own| own.buffer.bytes);
         let mut slots: Vec<(usize, Slot)> = ids.values().map(|slot| (bytes(slot), *slot)).collect();
-        slots.sort_unstable_by(|a, b| b.cmp(a));
+        slots.order_by(|a, b| b.cmp(a));
         for (_, slot) in slots {
             if self.budget.used_by(channel) <= self.budget.share() {
                 break;

@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::changes::Pending;
 use super::{Changes, Context, ContextKey, Replay};
 use crate::machine::Life;
+use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Most contexts of all. A machine has fewer; a capture may say anything.
@@ -414,7 +415,7 @@ impl Contexts {
         let before = living.len();
         living.extend(untold);
         if living.len() > before {
-            living.sort_by_key(|key| {
+            living.order_by_key(|key| {
                 let entry = self.entries.get(key);
                 entry.map(|entry| (entry.context.thread, entry.context.life.pid, entry.life))
             });
