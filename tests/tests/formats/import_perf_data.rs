@@ -341,13 +341,36 @@ fn script(file: &Path) -> Vec<u8> {
         .stdout
 }
 
+/// Goes with the test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The whole machine beside a loop of short processes: each sample is of the thread that perf says, called as perf calls it, and as
 /// many of its frames lie in a file.
 #[test]
 fn short_processes_of_perf_itself_are_its_text() {
     let test = "import_perf_data::short_processes_of_perf_itself_are_its_text";
-    let work = "i=0; while [ $i -lt 250 ]; do i=$((i+1)); (j=0; while [ $j -lt 300 ]; do j=$((j+1)); done); env true; done";
-    let Some(file) = perf("short", &["-a", "-g"], work) else {
+    // Under names of its own: other programs of these names may run beside, and perf keeps what a process had mapped before an exec.
+    let own = Folder(std::env::temp_dir().join(format!("import-loop-{}", std::process::id())));
+    std::fs::create_dir(&own.0).unwrap();
+    for name in ["sh", "env", "true"] {
+        let found = std::fs::copy(
+            Path::new("/usr/bin").join(name),
+            own.0.join(name.to_owned() + "-loop"),
+        );
+        found.unwrap();
+    }
+    let work = format!(
+        "PATH={}:$PATH; exec sh-loop -c 'i=0; while [ $i -lt 250 ]; do i=$((i+1)); (j=0; while [ $j -lt 300 ]; do j=$((j+1)); done); \
+         env-loop true-loop; done'",
+        own.0.display()
+    );
+    let Some(file) = perf("short", &["-a", "-g"], &work) else {
         return skip::skip(test, "perf does not record here");
     };
     let (ours, _) = read(&std::fs::read(&file.0).unwrap(), None).unwrap();
@@ -373,11 +396,11 @@ fn short_processes_of_perf_itself_are_its_text() {
     let (of_ours, of_theirs) = (told(&ours), told(&theirs));
     assert_eq!(of_ours.len(), of_theirs.len());
     let pairs = of_ours.iter().zip(&of_theirs);
-    // Of the loop's processes: perf keeps what others had mapped before an exec. It prints nothing of a stack with an address like -1 in it.
+    // Of the loop's processes. It prints nothing of a stack with an address like -1 in it.
     let mut of_loop = std::collections::BTreeSet::new();
     for sample in samples(&ours.1) {
         let (_, tid, _, name) = whose(sample, &ours.0);
-        if ["sh", "env", "true"].contains(&&*name) {
+        if name.ends_with("-loop") {
             of_loop.insert(tid);
         }
     }
@@ -403,7 +426,7 @@ fn short_processes_of_perf_itself_are_its_text() {
     assert!(different.is_empty(), "{different:?}");
     assert!(of_loop.len() > 100, "{} threads", of_loop.len());
     let called = |wanted: &str| ours.iter().filter(|(_, _, name)| name == wanted).count();
-    assert!(called("sh") > 10 && called("env") + called("true") > 10);
+    assert!(called("sh-loop") > 10 && called("env-loop") + called("true-loop") > 10);
 }
 
 /// Time, processor and thread of a sample, and the files that its user frames lie in; none: it has no stack.

@@ -598,6 +598,21 @@ fn no_names_of_others_are_lost_to_a_silent_server() -> Outcome {
     Ok(())
 }
 
+/// Samples that call `main` have names from the first one on that has: when a file that may be a server's is open depends on what else runs. Which one
+/// it is.
+fn from_then_on(all: &[&Sample]) -> Result<usize, String> {
+    let named = |sample: &&Sample| sample.calls("main");
+    let first = all.iter().position(named);
+    let first = first.ok_or_else(|| format!("none of {} has names", all.len()))?;
+    let later = &all[first..];
+    if later.len() < 30 {
+        return Err(format!("only {} of {} are later", later.len(), all.len()));
+    }
+    let with = later.iter().filter(|sample| named(sample)).count();
+    at_least("samples with names", with, later.len(), 0.99)?;
+    Ok(first)
+}
+
 /// A server that did not answer is gone, and another file system gets its number: what is there has names.
 #[test]
 fn the_number_of_a_silent_server_is_given_again() -> Outcome {
@@ -615,10 +630,7 @@ fn the_number_of_a_silent_server_is_given_again() -> Outcome {
             recorder.signal(Signal::INT)?;
             recorder.end(LIMIT)?.success()?;
             let recording = setting.recording()?;
-            let all = recording.of_process(&again);
-            assert!(all.len() > 200, "{} samples", all.len());
-            let named = all.iter().filter(|sample| sample.calls("main"));
-            at_least("samples with names", named.count(), all.len(), 0.9)?;
+            from_then_on(&recording.of_process(&again))?;
             return Ok(());
         }
     }
@@ -796,16 +808,8 @@ fn slow_disks_of_containers_are_no_silent_servers() -> Outcome {
         slow.signal(Signal::KILL)?;
         let recording = Recording::read(&setting.path(&capture))?;
         let all = recording.of_pid(slow.pid());
-        // When it is open depends on what else runs: from then on.
-        let named = |sample: &&Sample| sample.calls("main");
-        let first = all.iter().position(named);
-        let first = first.ok_or_else(|| format!("{name}: no names; {said}"))?;
+        let first = from_then_on(&all).map_err(|error| format!("{name}: {error}\n{said}"))?;
         assert!(first > 0, "{name}: its file was open at once");
-        let later = &all[first..];
-        assert!(later.len() > 30, "{name}: {} of {}", later.len(), all.len());
-        let with = later.iter().filter(|sample| named(sample)).count();
-        at_least(name, with, later.len(), 0.99)
-            .map_err(|error| format!("{error}; {} in all\n{said}", all.len()))?;
     }
     Ok(())
 }

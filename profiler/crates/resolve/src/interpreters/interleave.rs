@@ -24,6 +24,8 @@ pub(super) struct Stacks<'a> {
     pub(super) natives: usize,
     /// Those of them that are in the interpreter's function.
     pub(super) loops: &'a [usize],
+    /// Whether the innermost is in the interpreter's file: it may be a piece of that function which has no name.
+    pub(super) leaf_in_file: bool,
     /// Whether all of machine code is there, to the outermost frame.
     pub(super) natives_complete: bool,
     /// Runs of frames of the interpreter; one may be empty.
@@ -40,9 +42,14 @@ pub(super) fn interleave(stacks: &Stacks<'_>) -> (Vec<Part>, bool) {
         runs,
         ..
     } = *stacks;
-    let (fits, skipped) = fit(stacks);
+    let fit = fit(stacks);
+    let fits = fit != Fit::None;
     let mut parts = Vec::with_capacity(natives + runs.len());
     let mut left = runs.iter().filter(|run| fits || !run.is_empty());
+    if fit == Fit::InAPiece {
+        parts.extend(left.next().cloned().map(Part::Interpreted));
+    }
+    let skipped = usize::from(fit == Fit::JustEntered);
     let mut pairs = loops.iter().skip(skipped).peekable();
     let mut placed = false;
     for native in 0..natives {
@@ -68,20 +75,35 @@ pub(super) fn interleave(stacks: &Stacks<'_>) -> (Vec<Part>, bool) {
     (parts, fits)
 }
 
-/// Whether the runs can be told to be those of the loops, and of how many innermost loops there are
-/// none: one that is just being entered or left has no frame.
-fn fit(stacks: &Stacks<'_>) -> (bool, usize) {
+/// Which runs are those of which loops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// From the innermost on.
+    Each,
+    /// The innermost loop has none: it is just being entered or left.
+    JustEntered,
+    /// The innermost run has none: the leaf is what a compiler has moved out of the loop, which no symbol of a stripped file tells of.
+    InAPiece,
+    /// It can't be told.
+    None,
+}
+
+fn fit(stacks: &Stacks<'_>) -> Fit {
     let (loops, runs) = (stacks.loops.len(), stacks.runs.len());
     let at_leaf = stacks.loops.first() == Some(&0);
-    match (stacks.natives_complete, stacks.runs_complete) {
-        (_, true) if loops == runs => (true, 0),
-        (_, true) if loops == runs + 1 && at_leaf => (true, 1),
-        (true, true) => (false, 0),
+    let is_each = match (stacks.natives_complete, stacks.runs_complete) {
+        (_, true) if loops == runs => true,
+        (_, true) if loops == runs + 1 && at_leaf => return Fit::JustEntered,
+        (true, true) if loops + 1 == runs && !at_leaf && stacks.leaf_in_file => {
+            return Fit::InAPiece;
+        }
+        (true, true) => false,
         // The outermost of one of both are not there.
-        (false, true) => (loops < runs, 0),
-        (true, false) => (loops >= runs, 0),
-        (false, false) => (true, 0),
-    }
+        (false, true) => loops < runs,
+        (true, false) => loops >= runs,
+        (false, false) => true,
+    };
+    if is_each { Fit::Each } else { Fit::None }
 }
 
 #[cfg(test)]
@@ -90,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Each letter a frame of machine code, `E` the interpreter's; runs by their lengths.
+    /// Each letter a frame of machine code, `E` the interpreter's loop, `p` a piece of it; runs by their lengths.
     fn order(natives: &str, complete: bool, lengths: &[usize], cut: bool) -> (String, bool) {
         let loops: Vec<usize> = natives.match_indices('E').map(|(index, _)| index).collect();
         let mut start = 0;
@@ -104,6 +126,7 @@ mod tests {
         let (parts, fits) = interleave(&Stacks {
             natives: natives.len(),
             loops: &loops,
+            leaf_in_file: natives.starts_with('p'),
             natives_complete: complete,
             runs: &runs,
             runs_complete: !cut,
@@ -134,6 +157,19 @@ mod tests {
     }
 
     #[test]
+    fn a_leaf_that_was_moved_out_of_the_loop_is_its_run_s() {
+        let fitting = order("pbEcEd", true, &[1, 2, 1], false);
+        assert_eq!(fitting, ("0pb12c3d".into(), true));
+        // Called by one, or two of them.
+        for (natives, lengths, said) in [
+            ("abEc", &[1, 1][..], "ab01c"),
+            ("pbEc", &[1, 1, 1], "pb012c"),
+        ] {
+            assert_eq!(order(natives, true, lengths, false), (said.into(), false));
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_put_together_innermost() {
         assert_eq!(
             order("aEbEc", true, &[1, 1, 1], false),
@@ -153,7 +189,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_frame_is_lost_or_doubled(
-            natives in "[aE]{0,20}",
+            natives in "[aEp]{0,20}",
             lengths in prop::collection::vec(0_usize..4, 0..8),
             complete in any::<bool>(),
             cut in any::<bool>(),
@@ -163,7 +199,7 @@ mod tests {
             let digits: String = (0..total).map(|frame| frame.to_string()).collect();
             let frames: String = text.chars().filter(char::is_ascii_digit).collect();
             prop_assert_eq!(frames, digits);
-            let plain = |text: &str| text.matches('a').count();
+            let plain = |text: &str| text.matches(['a', 'p']).count();
             prop_assert_eq!(plain(&text), plain(&natives));
             if fits && text.contains('E') {
                 prop_assert!(lengths.len() < natives.matches('E').count());

@@ -238,9 +238,15 @@ impl Interpreters {
         let addresses = native.addresses.iter().enumerate();
         let loops = addresses.filter(|(_, address)| is_loop(address));
         let loops: Vec<usize> = loops.map(|(index, _)| index).collect();
+        let module = |index: usize| {
+            let range = process.mappings.find(*native.addresses.get(index)?);
+            Some(range?.module.uid)
+        };
+        let of_loop = loops.first().and_then(|&index| module(index));
         let (parts, fits) = interleave(&interleave::Stacks {
             natives: native.frames.len(),
             loops: &loops,
+            leaf_in_file: of_loop.is_some() && module(0) == of_loop,
             natives_complete: end == StackEnd::Complete && native.bottom == Bottom::AsWalked,
             runs: &found.runs,
             runs_complete: found.complete,
