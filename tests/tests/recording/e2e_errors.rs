@@ -450,6 +450,8 @@ fn full_folders_for_copies_cost_no_names() -> Outcome {
              {profiler} record -F 499 -p $! -d 1 --wait-names 60 --force -o x.cap
              status=$?
              kill $!
+             # A file that runs can't be written anew.
+             wait
              exit $status",
             chain = chain.display(),
             profiler = setting.profiler_path().display()
