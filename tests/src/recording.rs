@@ -12,6 +12,7 @@ use profiler_model::{
     ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Symbol, Tables,
     UnknownReason,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// A capture in memory.
 #[derive(Debug, Default)]
@@ -160,6 +161,12 @@ impl Sample {
     pub fn calls(&self, name: &str) -> bool {
         self.user.iter().any(|frame| frame.name == name)
     }
+}
+
+/// What time it is, in nanoseconds of CLOCK_MONOTONIC, as samples have it.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Sum of the weights.

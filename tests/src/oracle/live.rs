@@ -14,7 +14,7 @@ use std::{fs, io};
 
 use profiler_common::unwind::UnwindCounters;
 use profiler_model::raw::{RawBody, RawEvent, RawSample};
-use profiler_model::{Pid, StackEnd};
+use profiler_model::{Pid, StackEnd, Timestamp};
 use profiler_probe::{
     EventSpec, KernelTables, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec,
     UnwindOptions, Unwinder,
@@ -28,6 +28,7 @@ use super::judge::Questions;
 use super::known::Chains;
 use super::verdict::{Tally, Verdict, compare};
 use super::{Mapped, Proof};
+use crate::recording::monotonic_ns;
 
 /// Memory for tables, in bytes.
 const TABLE_BYTES: u64 = 512 << 20;
@@ -45,6 +46,8 @@ pub struct Found {
     pub without: u64,
     /// Samples in which others' probes are to be seen: the judge does not know what the kernel has put there.
     pub probed: u64,
+    /// Samples that were taken before the kernel side had been told of what is mapped now, and are walked otherwise with that.
+    pub untold: u64,
     /// Samples that our walk in user space walks in another way than the kernel side, by the same rows;
     /// and how.
     pub walks_differ: Vec<(Proof, Proof)>,
@@ -86,6 +89,8 @@ pub struct Live {
     files: Files,
     slots: BTreeMap<String, Slot>,
     mapped: BTreeMap<u32, Arc<[Mapped]>>,
+    /// When the kernel side had been told of that.
+    told: BTreeMap<u32, u64>,
     stale: BTreeSet<u32>,
     questions: Questions,
     proofs: Vec<Kept>,
@@ -142,6 +147,7 @@ impl Live {
             files,
             slots: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            told: BTreeMap::new(),
             stale: BTreeSet::new(),
             questions: Questions::new(folder.join("questions"))?,
             proofs: Vec::new(),
@@ -227,14 +233,14 @@ impl Live {
                     // Whether it is still what was forked can't be told any more.
                     self.mapped.remove(&pid);
                 }
-                self.take_sample(&sample)?;
+                self.take_sample(&sample, event.at)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn take_sample(&mut self, sample: &RawSample) -> io::Result<()> {
+    fn take_sample(&mut self, sample: &RawSample, at: Timestamp) -> io::Result<()> {
         let Some(mapped) = self.mapped.get(&sample.pid.0) else {
             self.found.gone += 1;
             return Ok(());
@@ -266,10 +272,15 @@ impl Live {
             self.found.probed += 1;
             return Ok(());
         }
+        let differs = (&again.chain, again.end) != (&proof.chain, proof.end);
+        if differs && (self.told.get(&proof.pid)).is_some_and(|told| at.0 < *told) {
+            self.found.untold += 1;
+            return Ok(());
+        }
         self.questions.sample(&proof)?;
         let lacks = again.end == StackEnd::BadMemory
             || matches!(proof.end, StackEnd::NoTable | StackEnd::NoMapping);
-        if !lacks && (&again.chain, again.end) != (&proof.chain, proof.end) {
+        if !lacks && differs {
             self.found.walks_differ.push((proof.clone(), again));
         }
         if let Some(chains) = &mut self.found.chains {
@@ -313,6 +324,7 @@ impl Live {
         self.unwinder()?
             .set_process(Pid(pid), &codes)
             .map_err(io::Error::other)?;
+        self.told.insert(pid, monotonic_ns());
         self.questions.mappings(pid, &mapped)?;
         self.mapped.insert(pid, mapped.into());
         Ok(())

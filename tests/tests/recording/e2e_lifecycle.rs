@@ -11,16 +11,10 @@ use std::time::{Duration, Instant};
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{held_by, wait_until_gone};
 use profiler_tests::process::{Running, burnt};
-use profiler_tests::recording::{Recording, weight};
+use profiler_tests::recording::{Recording, monotonic_ns, weight};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::at_least;
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 /// The status of the recorded command is the profiler's own, 128 + signal if it was killed.
 #[test]

@@ -453,7 +453,8 @@ fn compare_programs(test: &str, programs: &[(&str, Start)]) {
         let tally = &found.tally;
         eprintln!(
             "{name}: {} samples, {} judged, {:.2} % agree, deepest {}, {:?}; {} gone, {} without a \
-             stack, {} with probes of others, {} walked otherwise in user space",
+             stack, {} with probes of others, {} before the kernel side was told of what is mapped, {} walked otherwise in \
+             user space",
             tally.total(),
             tally.judged(),
             tally.share() * 100.0,
@@ -462,6 +463,7 @@ fn compare_programs(test: &str, programs: &[(&str, Start)]) {
             found.gone,
             found.without,
             found.probed,
+            found.untold,
             found.walks_differ.len(),
         );
         report(&found);
