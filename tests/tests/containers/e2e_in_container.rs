@@ -106,9 +106,7 @@ fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
         );
         // On a busy machine the first stacks may end before its callers: tables come first.
         let own = ["leaf", "inner", "outer"].map(|name| format!("{}_{name}", workload.prefix));
-        // What it has of the kernel, its pauses and its clock, main calls itself.
-        let is_named =
-            |sample: &&&Sample| own.iter().any(|name| sample.calls(name)) || sample.calls("main");
+        let is_named = |sample: &&&Sample| own.iter().any(|name| sample.calls(name));
         let named = samples.iter().filter(is_named).count();
         let other = samples.iter().find(|sample| !is_named(sample));
         at_least(workload.prefix, named, samples.len(), 0.95)

@@ -11,6 +11,7 @@ use crate::export_shared::*;
 use crate::import::read;
 use profiler_model::*;
 use profiler_tests::perf_file::{BASE, FOUND, KERNEL, PerfFile, USER, perf_data};
+use profiler_tests::scratch::Scratch;
 use profiler_tests::skip;
 
 /// What [`perf_data`] says.
@@ -341,34 +342,21 @@ fn script(file: &Path) -> Vec<u8> {
         .stdout
 }
 
-/// Goes with the test.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The whole machine beside a loop of short processes: each sample is of the thread that perf says, called as perf calls it, and as
 /// many of its frames lie in a file.
 #[test]
 fn short_processes_of_perf_itself_are_its_text() {
     let test = "import_perf_data::short_processes_of_perf_itself_are_its_text";
     // Under names of its own: other programs of these names may run beside, and perf keeps what a process had mapped before an exec.
-    let own = Folder(std::env::temp_dir().join(format!("import-loop-{}", std::process::id())));
-    std::fs::create_dir(&own.0).unwrap();
+    let own = Scratch::new("import-loop").unwrap();
     for name in ["sh", "env", "true"] {
-        let found = std::fs::copy(
-            Path::new("/usr/bin").join(name),
-            own.0.join(name.to_owned() + "-loop"),
-        );
-        found.unwrap();
+        let copied = own.file(&format!("{name}-loop"));
+        std::fs::copy(Path::new("/usr/bin").join(name), copied).unwrap();
     }
     let work = format!(
         "PATH={}:$PATH; exec sh-loop -c 'i=0; while [ $i -lt 250 ]; do i=$((i+1)); (j=0; while [ $j -lt 300 ]; do j=$((j+1)); done); \
          env-loop true-loop; done'",
-        own.0.display()
+        own.folder().display()
     );
     let Some(file) = perf("short", &["-a", "-g"], &work) else {
         return skip::skip(test, "perf does not record here");

@@ -289,6 +289,13 @@ fn agree(what: &str, found: &Found) {
         "{what}: {differ} of {}",
         tally.total()
     );
+    // What can't be judged is little.
+    let untold = found.untold;
+    assert!(
+        untold * 20 <= tally.total(),
+        "{what}: {untold} before the kernel side was told, {} judged",
+        tally.total()
+    );
 }
 
 /// A recording of workloads, from the kernel to names.

@@ -2,7 +2,7 @@
 //!
 //! Rows and how to compare them -> the rows in order. The library's own sort is compiled anew for each type and each comparison,
 //! some eight kilobytes each time (docs/building.md). Here only indices are sorted, by one function. What does not belong here:
-//! what is sorted per sample or symbol, where a call for each comparison would be felt.
+//! what is sorted per sample, call or symbol, where a call for each comparison would be felt.
 
 use std::cmp::Ordering;
 

@@ -15,7 +15,6 @@ use crate::pipeline::scope::Scope;
 use crate::pipeline::signals::Impatience;
 use crate::pipeline::tracer::{Leaving, News, TraceSummary, Tracer};
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::sorting::InOrder;
 use profiler_model::{Batch, Pid, Timestamp};
 use profiler_probe::{Probe, Unwinder};
 use profiler_resolve::{Resolver, UnwindSummary};
@@ -126,7 +125,7 @@ impl Walk {
             )
         };
         let mut changes: Vec<&RawEvent> = raw.iter().filter(|event| !hits(event)).collect();
-        changes.order_by_key(|event| event.at);
+        changes.sort_by_key(|event| event.at);
         for event in changes {
             if !self.early_scope.admits(event) {
                 continue;

@@ -22,7 +22,6 @@ use super::timed::{Moment, Timed};
 use super::tree::Tree;
 use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, arguments_text, container_label_of};
-use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -430,7 +429,7 @@ impl Sink for ChromeTrace {
                 self.profile(&profile, &mut samples, tables)?;
             } else {
                 let mut samples: Vec<_> = samples.collect();
-                samples.order_by_key(|(at, _)| *at);
+                samples.sort_by_key(|(at, _)| *at);
                 self.profile(&profile, &mut samples.into_iter(), tables)?;
             }
         }

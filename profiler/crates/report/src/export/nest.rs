@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// A call.
@@ -87,7 +86,7 @@ impl Nest {
 
 fn nested(mut spans: Vec<Span>) -> Vec<Edge> {
     // What encloses comes first.
-    spans.order_by_key(|span| {
+    spans.sort_unstable_by_key(|span| {
         (
             span.began,
             span.depth,

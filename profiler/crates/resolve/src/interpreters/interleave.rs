@@ -43,7 +43,7 @@ pub(super) fn interleave(stacks: &Stacks<'_>) -> (Vec<Part>, bool) {
         ..
     } = *stacks;
     let fit = fit(stacks);
-    let fits = fit != Fit::None;
+    let fits = fit != Fit::Unknown;
     let mut parts = Vec::with_capacity(natives + runs.len());
     let mut left = runs.iter().filter(|run| fits || !run.is_empty());
     if fit == Fit::InAPiece {
@@ -85,25 +85,23 @@ enum Fit {
     /// The innermost run has none: the leaf is what a compiler has moved out of the loop, which no symbol of a stripped file tells of.
     InAPiece,
     /// It can't be told.
-    None,
+    Unknown,
 }
 
 fn fit(stacks: &Stacks<'_>) -> Fit {
     let (loops, runs) = (stacks.loops.len(), stacks.runs.len());
     let at_leaf = stacks.loops.first() == Some(&0);
-    let is_each = match (stacks.natives_complete, stacks.runs_complete) {
-        (_, true) if loops == runs => true,
-        (_, true) if loops == runs + 1 && at_leaf => return Fit::JustEntered,
-        (true, true) if loops + 1 == runs && !at_leaf && stacks.leaf_in_file => {
-            return Fit::InAPiece;
-        }
-        (true, true) => false,
+    let each = |is| if is { Fit::Each } else { Fit::Unknown };
+    match (stacks.natives_complete, stacks.runs_complete) {
+        (_, true) if loops == runs => Fit::Each,
+        (_, true) if loops == runs + 1 && at_leaf => Fit::JustEntered,
+        (true, true) if loops + 1 == runs && !at_leaf && stacks.leaf_in_file => Fit::InAPiece,
+        (true, true) => Fit::Unknown,
         // The outermost of one of both are not there.
-        (false, true) => loops < runs,
-        (true, false) => loops >= runs,
-        (false, false) => true,
-    };
-    if is_each { Fit::Each } else { Fit::None }
+        (false, true) => each(loops < runs),
+        (true, false) => each(loops >= runs),
+        (false, false) => Fit::Each,
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! they belong. Times are nanoseconds of CLOCK_MONOTONIC, or of a capture's own. What does not belong here: what stacks
 //! are, who may have a session.
 
-use profiler_model::sorting::InOrder;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -498,7 +497,7 @@ impl Profiling {
         self.lanes.iter().map(|(key, lane)| {
             let mut samples = lane.session.samples().to_vec();
             // A sample that was forced may have come before one that was due before.
-            samples.order_by_key(|(at, _)| *at);
+            samples.sort_by_key(|(at, _)| *at);
             Buffer {
                 key: *key,
                 names: &lane.names,

@@ -6,12 +6,12 @@
 //!
 //! What does not belong here: what is in the mounts.
 
-use profiler_model::sorting::InOrder;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::{Hierarchy, Version};
+use profiler_model::sorting::InOrder;
 
 /// Most mounts of cgroups that are kept.
 const MAX_MOUNTS: usize = 256;

@@ -6,13 +6,13 @@
 //! What does not belong here: what paths mean (`identify`), what engines know (`engines`), how a user
 //! writes a selector (`cli`).
 
-use profiler_model::sorting::InOrder;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::engines::is_hashed;
 use super::{Container, Engine, Engines, Identity};
 use crate::cgroup::Hierarchy;
+use profiler_model::sorting::InOrder;
 
 /// How many digits of an id are enough for a container that is not there yet.
 const PREFIX_DIGITS: usize = 12;

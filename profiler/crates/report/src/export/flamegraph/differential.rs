@@ -4,7 +4,6 @@
 //! SVG whose widths are those of the second recording and whose colours tell how much each stack's
 //! share grew (red) or shrank (blue). Stacks that are gone have no width.
 
-use profiler_model::sorting::InOrder;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -14,6 +13,7 @@ use super::super::collect::{Folded, by_frames};
 use super::super::settings::Settings;
 use super::look::{empty, short, with_legend};
 use super::{Look, image};
+use profiler_model::sorting::InOrder;
 
 const LEGEND: [(&str, [u8; 3]); 3] = [
     ("grown", [255, 90, 90]),

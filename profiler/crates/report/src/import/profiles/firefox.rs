@@ -13,7 +13,6 @@ use serde_json::Value as Json;
 
 use super::ImportError;
 use super::intake::Intake;
-use profiler_model::sorting::InOrder;
 use profiler_model::*;
 
 /// Most bytes of a profile, unpacked: read, a few bytes can be 72.
@@ -85,7 +84,7 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
         };
         importer.thread(index, thread, tables, meta, &mut samples, intake)?;
     }
-    samples.order_by_key(|sample: &Sample| sample.at);
+    samples.sort_by_key(|sample: &Sample| sample.at);
     for sample in samples {
         intake.sample(sample)?;
     }

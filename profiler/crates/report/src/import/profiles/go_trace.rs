@@ -12,7 +12,6 @@ use rustc_hash::FxHashMap;
 
 use super::ImportError;
 use super::intake::Intake;
-use profiler_model::sorting::InOrder;
 use profiler_model::*;
 use profiler_wire::go_trace::{Frame as GoFrame, Kind, Read as Event, read_event, read_header};
 
@@ -154,7 +153,7 @@ impl Trace {
     /// All of a generation is there: its events can be understood, in the order of time.
     fn end_generation(&mut self, intake: &mut Intake<'_>) -> Result<(), ImportError> {
         let mut events = std::mem::take(&mut self.events);
-        events.order_by_key(|(time, ..)| *time);
+        events.sort_by_key(|(time, ..)| *time);
         for (time, thread, event) in events {
             let tick = if self.tick > 0.0 { self.tick } else { 1.0 };
             let at = Timestamp((time as f64 * tick) as u64);

@@ -7,7 +7,6 @@
 //! these are the same in both, else taken together.
 
 use profiler_model::FrameKind;
-use profiler_model::sorting::InOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -18,6 +17,7 @@ use super::diff_calls::{self, CallDiffRow};
 use super::options::{ReportOptions, Sort};
 use super::{Recording, ReportError, header};
 use crate::derive::Chosen;
+use profiler_model::sorting::InOrder;
 
 /// Name and version of this shape.
 const SCHEMA: &str = "profiler-report-diff/1";

@@ -3,7 +3,6 @@
 //! Input: two folded recordings; output: how many times as long calls take here as in the other.
 //! Functions match by name and path, so that a rebuilt binary compares.
 
-use profiler_model::sorting::InOrder;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -12,6 +11,7 @@ use super::calls_data::CallRow;
 use super::data::CodeModule;
 use super::options::ReportOptions;
 use super::{Recording, ReportError, calls};
+use profiler_model::sorting::InOrder;
 
 /// One traced function in both recordings.
 #[derive(Clone, Debug, Serialize)]

@@ -3,7 +3,6 @@
 //! Input: rows of [`Report`](super::data::Report); output: tables, in which those of one name are one
 //! row unless each was asked for.
 
-use profiler_model::sorting::InOrder;
 use std::collections::HashMap;
 use std::io;
 
@@ -11,6 +10,7 @@ use super::data::{NameRow, OwnerRow};
 use super::text::{SIDE_LIMIT, Writer};
 use crate::view::quantity::count;
 use crate::view::table::{Align, Cell, Table};
+use profiler_model::sorting::InOrder;
 
 impl Writer<'_> {
     /// Processes of one name in one row: 300 short compilers are one thing to a reader.

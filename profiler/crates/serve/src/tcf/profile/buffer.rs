@@ -4,12 +4,12 @@
 //! there is no memory. What does not belong here: whose samples they are, and memory over all
 //! (`budget`).
 
-use profiler_model::sorting::InOrder;
 use std::mem::size_of;
 
 use rustc_hash::FxHashMap;
 
 use super::stacks::{ListId, Stacks};
+use profiler_model::sorting::InOrder;
 use profiler_wire::tcf::{MAX_COUNT, WordLayout, encode_stack_trace};
 
 /// Words of a stack in data besides its addresses.
