@@ -46,7 +46,8 @@ pub struct Found {
     pub without: u64,
     /// Samples in which others' probes are to be seen: the judge does not know what the kernel has put there.
     pub probed: u64,
-    /// Samples that were taken before the kernel side had been told of what is mapped now, and are walked otherwise with that.
+    /// Samples that were taken before the kernel side had been told of what is mapped now, and are walked otherwise with
+    /// that: their walk in user space is judged.
     pub untold: u64,
     /// Samples that our walk in user space walks in another way than the kernel side, by the same rows;
     /// and how.
@@ -275,14 +276,14 @@ impl Live {
         let differs = (&again.chain, again.end) != (&proof.chain, proof.end);
         if differs && (self.told.get(&proof.pid)).is_some_and(|told| at.0 < *told) {
             self.found.untold += 1;
-            return Ok(());
-        }
-        self.questions.sample(&proof)?;
-        let lacks = again.end == StackEnd::BadMemory
-            || matches!(proof.end, StackEnd::NoTable | StackEnd::NoMapping);
-        if !lacks && differs {
+            proof = again;
+        } else if differs
+            && again.end != StackEnd::BadMemory
+            && !matches!(proof.end, StackEnd::NoTable | StackEnd::NoMapping)
+        {
             self.found.walks_differ.push((proof.clone(), again));
         }
+        self.questions.sample(&proof)?;
         if let Some(chains) = &mut self.found.chains {
             chains.add(&proof, &space);
         }
