@@ -307,9 +307,14 @@ impl Chains {
             let mut behind = chain.iter().map(String::as_str);
             behind.any(|name| name == found[0]) && behind.collect::<Vec<_>>().ends_with(&found[1..])
         };
+        // Or its own rule, by the old frame, leads back to what threw, if it is as large as the one between.
+        let leads_back = |chain: &Vec<String>| {
+            let threw = &found[1..];
+            threw.contains(&found[0]) && threw.iter().eq(chain)
+        };
         let has_landed = unwinds(&names[..1]) && is_piece;
-        let is_to_land =
-            unwinds(&names[..names.len().min(2)]) && self.expected.keys().any(leads_there);
+        let is_to_land = unwinds(&names[..names.len().min(2)])
+            && (self.expected.keys()).any(|chain| leads_there(chain) || leads_back(chain));
         if !complete && is_piece || !fits && (has_landed || is_to_land) {
             self.cut += 1;
             return;
@@ -377,10 +382,21 @@ mod tests {
         chains.add_names(&lands, true);
         chains.add_names(&lands[1..], true);
         assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 4, 5));
+        let back = [
+            "_Unwind_Resume",
+            "known_b",
+            "known_c",
+            "known_b",
+            "known_a",
+            "main",
+        ];
+        chains.add_names(&back, true);
+        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 5, 5));
         // Without that, and not where one lands in the chain.
         chains.add_names(&lands[2..], true);
         chains.add_names(&["_Unwind_Resume", "known_c", "known_c", "main"], true);
-        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 4, 7));
+        chains.add_names(&back[1..], true);
+        assert_eq!((chains.right, chains.cut, chains.wrong()), (3, 5, 8));
         assert_eq!(chains.whole(), 2);
     }
 }

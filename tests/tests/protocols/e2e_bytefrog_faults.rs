@@ -112,7 +112,8 @@ fn pauses_and_suspensions_by_the_prompt() -> Outcome {
     };
     for suspends in [false, true] {
         let mut receiver = Receiver::start(&counting.setting, &["--senders", "2"])?;
-        let mut running = counting.stream(&receiver.address, &[], "300", "4000")?;
+        // It lasts so long that orders of the last suspension, which depend on what else runs, come before its end.
+        let mut running = counting.stream(&receiver.address, &[], "600", "4000")?;
         for rounds in [20, 200] {
             counting.wait_for(rounds, &mut running)?;
             let (begin, mode, end) = match suspends {
@@ -146,7 +147,7 @@ fn pauses_and_suspensions_by_the_prompt() -> Outcome {
                 .filter(|mark| mark.contains("resumed"));
             assert_eq!(resumed.count(), 2, "{:?}", received.marks);
             let entries = received.trace.entries("app::work");
-            assert!((60..=560).contains(&entries), "{entries}");
+            assert!((60..=1160).contains(&entries), "{entries}");
         } else {
             received.is_what_happened(&truth)?;
             assert_eq!(received.pairs(), pairs_of(&truth));
