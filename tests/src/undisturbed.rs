@@ -7,7 +7,8 @@
 //! For one thread that works: as many as there are processors would leave nothing for whoever records them.
 //! Its groups get the largest share of processors that there is: that of a session of its own, and those of its cgroups,
 //! of either version, that tests have made and take away. What belongs to the machine or to an engine stays as it is: all
-//! that comes later in there would have it, too.
+//! that comes later in there would have it, too. It may be lent ([`lend_most`]): other tests' sessions have ninety
+//! times the share of an engine's group.
 
 use std::fs;
 use std::io;
@@ -38,6 +39,49 @@ pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
         // There is none where sessions share as processes do.
         let _ = fs::write(format!("/proc/{pid}/autogroup"), "-20");
     }
+    for group in groups(pid)? {
+        let mut names = group.iter().map(|name| name.to_string_lossy());
+        if names.any(|name| name.starts_with("profiler-test")) {
+            for (file, most) in shares(&group) {
+                fs::write(file, most)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What groups had before they were lent more, which they have again when this is dropped.
+#[derive(Debug, Default)]
+pub struct Lent(Vec<(PathBuf, String)>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        for (file, before) in &self.0 {
+            // It may be gone with its container.
+            let _ = fs::write(file, before.trim());
+        }
+    }
+}
+
+/// Lends all groups of a process the largest share of processors that there is, also those of an engine.
+pub fn lend_most(pid: u32) -> io::Result<Lent> {
+    let mut lent = Lent::default();
+    for group in groups(pid)? {
+        for (file, most) in shares(&group) {
+            let before = fs::read_to_string(&file)?;
+            // Whoever has been lent it first gives it back.
+            if before.trim() != most {
+                fs::write(&file, most)?;
+                lent.0.push((file, before));
+            }
+        }
+    }
+    Ok(lent)
+}
+
+/// The cgroups that share processors and that a process is in, below where they are mounted, the outer ones first.
+fn groups(pid: u32) -> io::Result<Vec<PathBuf>> {
+    let mut groups = Vec::new();
     for line in fs::read_to_string(format!("/proc/{pid}/cgroup"))?.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
@@ -47,16 +91,12 @@ pub fn leave_undisturbed(pid: u32) -> io::Result<()> {
             continue;
         }
         let mut below = PathBuf::new();
-        let mut is_ours = false;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             below.push(name);
-            is_ours |= name.starts_with("profiler-test");
-            if is_ours {
-                share_most(&below)?;
-            }
+            groups.push(below.clone());
         }
     }
-    Ok(())
+    Ok(groups)
 }
 
 /// The session that a process belongs to; 0 if whoever leads it is in another namespace of processes.
@@ -70,15 +110,11 @@ fn session(pid: u32) -> io::Result<u32> {
         .ok_or_else(|| io::Error::other(format!("no session in {stat}")))
 }
 
-/// Gives a cgroup all that it can have of what the one above has.
-fn share_most(below: &Path) -> io::Result<()> {
-    for mount in MOUNTS {
-        for (file, most) in SHARES {
-            let file = Path::new(mount).join(below).join(file);
-            if file.exists() {
-                fs::write(file, most)?;
-            }
-        }
-    }
-    Ok(())
+/// The files that say how much of what the cgroup above has is a cgroup's, and the most that it can have.
+fn shares(below: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
+    let files = MOUNTS.iter().flat_map(move |mount| {
+        let group = Path::new(mount).join(below);
+        SHARES.map(|(file, most)| (group.join(file), most))
+    });
+    files.filter(|(file, _)| file.exists())
 }

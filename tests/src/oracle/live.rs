@@ -34,6 +34,9 @@ use crate::recording::monotonic_ns;
 const TABLE_BYTES: u64 = 512 << 20;
 /// Most samples kept of one load: their stacks are kept in a file, 64 KiB each.
 const MAX_SAMPLES: u32 = 3000;
+/// Room for samples between two rounds, in bytes: on each of two processors for a thousand, a quarter of a second at
+/// 3,999 Hz. What the file holds is on its way to a disk that others use, too.
+const BUFFER_BYTES: usize = 160 << 20;
 
 /// What a run found.
 #[derive(Debug, Default)]
@@ -129,7 +132,7 @@ impl Live {
                 ..Filter::default()
             },
             hierarchy: None,
-            buffer_bytes: 64 << 20,
+            buffer_bytes: BUFFER_BYTES,
             kernel_stacks: false,
             user_stacks: true,
             unwind: Some(UnwindOptions {
@@ -174,7 +177,10 @@ impl Live {
     pub fn sample(&mut self, time: Duration, mut until: impl FnMut() -> bool) -> io::Result<()> {
         let deadline = Instant::now() + time;
         let mut events = Vec::new();
-        while Instant::now() < deadline && self.questions.len() < MAX_SAMPLES && !until() {
+        let mut is_over = false;
+        while !is_over {
+            // What is sampled before the end is taken after it, however long the last round has been.
+            is_over = Instant::now() >= deadline || self.questions.len() >= MAX_SAMPLES || until();
             std::thread::sleep(Duration::from_millis(10));
             self.probe.drain(&mut events);
             // Between buffers there is no order, and what a sample is of must be known first.
